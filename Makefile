@@ -1,5 +1,5 @@
-# The two commands of the README are `make run` and `make test`; both first install the packages
-# that are missing.
+# The README has `make dist`, `make run` and `make test`; each first installs the packages that are
+# missing.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect

@@ -54,9 +54,9 @@ number() {
     od -A n -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '
 }
 
-# Unpacks the kernel in an image. That of x86-64 is a program that unpacks it: the place and length
-# are in its header (Documentation/arch/x86/boot.rst), and the last four bytes are the size
-# afterwards. Debian's for arm64 is not compressed.
+# Unpacks the kernel in an image. The x86-64 image is a program that unpacks itself: the payload's
+# offset and length are in its header (Documentation/arch/x86/boot.rst), and the last four bytes are
+# the size afterwards. Debian's for arm64 is not compressed.
 unpack() {
     case $3 in
     arm64) mv "$1" "$2" && return ;;

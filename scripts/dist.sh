@@ -30,8 +30,8 @@ esac
 machine=${target%%-*}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
-# The time of all files: SOURCE_DATE_EPOCH, else the commit's, else (sources without git) that of
-# Cargo.lock.
+# The time of all files: SOURCE_DATE_EPOCH, else the commit's, else (sources without git)
+# Cargo.lock's.
 moment=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
 export LC_ALL=C TZ=UTC
 

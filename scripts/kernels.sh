@@ -1,8 +1,8 @@
 #!/bin/sh
-# Unpacks kernels that kcollect is tested on, in addition to the running one, each into DIRECTORY/NAME. A
-# NAME is a series of Debian's (6.1), `newest` for the newest of trixie-backports, whichever that is
-# today, or `rt` for the newest with PREEMPT_RT. They are Debian's for clouds, which are small and
-# have the drivers of a virtual machine; `rt` exists only for all machines.
+# Unpacks kernels that kcollect is tested on, in addition to the running one, each into
+# DIRECTORY/NAME. A NAME is a series of Debian's (6.1), `newest` for the newest of trixie-backports,
+# whichever that is today, or `rt` for the newest with PREEMPT_RT. They are Debian's for clouds,
+# which are small and have the drivers of a virtual machine; `rt` exists only for all machines.
 #
 # apt fetches them with its own package lists below that directory: this machine's sources are
 # neither read nor changed, and root is not needed. A kernel that is there is not fetched again;

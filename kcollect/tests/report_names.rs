@@ -1,5 +1,5 @@
-//! Names of the functions of a stripped program, in a made experiment: from the debug file alongside
-//! it, and words where there is none.
+//! Names of the functions of a stripped program, in a made experiment: from the debug file next to
+//! it, or a description if there is no such file.
 #![cfg(target_arch = "x86_64")]
 #![allow(
     clippy::unwrap_used,
@@ -149,7 +149,7 @@ fn folded_with(directory: &Path, options: &[&str], variables: &[(&str, &str)]) -
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Returns what a command prints. Its cache is that of the test.
+/// Returns what a command prints. It uses the test's cache.
 fn stdout(directory: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
         .env_remove("DEBUGINFOD_URLS")

@@ -11,7 +11,7 @@
 //!
 //! The second table compares the ticks of the state with its exact time in the same recordings, all
 //! rounds together. The third, `-- --bursts`, has functions of known CPU time: the error of their
-//! ticks, and that of the exact time that the ticks stand for.
+//! ticks, and the error of the exact time that the ticks stand for.
 
 use std::path::Path;
 use std::time::Duration;
@@ -85,7 +85,7 @@ struct Round {
     share: f64,
     /// The account less the truth in that state, of the wall time.
     state: f64,
-    /// The greatest difference in another state off CPU, of the wall time.
+    /// Maximum difference in another state off CPU, of the wall time.
     others: f64,
     /// The account less the truth in the tracked time of its threads, of that time.
     life: f64,
@@ -248,8 +248,8 @@ fn burst_round(variant: &str, interval: &str, seconds: f64) -> Result<[BurstErro
     }))
 }
 
-/// Returns the CPU time of the functions of `bursts` with all that they call, and that of the
-/// process, seconds.
+/// Returns the CPU time of the functions of `bursts` including callees, then the process's,
+/// seconds.
 fn burst_times(model: &Model, pid: u32) -> [f64; 4] {
     let filter = Filter {
         processes: vec![ProcessFilter::Pid(Pid(pid))],

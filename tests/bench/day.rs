@@ -2,15 +2,15 @@
 //! bench -p tests --bench day`. Options come after `--`.
 //!
 //! `kcollect -p on -F on --rotate … --keep … --pack` records as a service, which is started again
-//! whenever it ends, alongside a shell that starts twenty programs a second and a server that is
-//! started again in each period. In turn, the service is killed in the middle of a rotation, is
-//! asked to rotate, has the clock of the day set forward and back, finds its disk full, and is
-//! restarted. In each period a program of a name of its own computes for a known time.
+//! whenever it ends, while a shell starts twenty programs a second and a server is restarted in
+//! each period. In turn, the service is killed in the middle of a rotation, is asked to rotate, has
+//! the wall clock set forward and back, finds its disk full, and is restarted. In each period a
+//! program with a name of its own computes for a known time.
 //!
 //! Afterwards nothing is lost in any complete experiment, the ticks of each CPU are its time, each
 //! experiment of a recording begins where the one before it ends, `report --at` of each minute has
 //! the programs of that minute and the time that they took, memory is what it was in the beginning,
-//! the disk_usage is what `--keep` says, and nothing is left in the kernel. Otherwise it fails, and the
+//! disk usage stays within `--keep`, and nothing is left in the kernel. Otherwise it fails, and the
 //! experiments stay where `--failed` says.
 
 use std::collections::{BTreeMap, HashMap};
@@ -44,9 +44,9 @@ use tests::random::SplitMix;
 use tests::workload;
 use tests::workload::truth::Truth;
 
-/// The longest that a program of the load runs.
+/// Maximum time that a program of the load runs.
 const MAX_LOAD: Duration = Duration::from_hours(24);
-/// The longest that a command runs.
+/// Maximum time that a command runs.
 const LIMIT: Duration = Duration::from_mins(10);
 /// The time after which the service is started again, as `RestartSec=` says.
 const RESTART: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const STEP: Duration = Duration::from_secs(20);
 const COMPUTING: f64 = 0.1;
 /// The clock interval of `-p on`, seconds.
 const TICK_S: f64 = 0.01;
-/// The largest growth of memory from the first period to the last, bytes.
+/// Maximum growth of memory from the first period to the last, bytes.
 const MAX_GROWTH: u64 = 16 << 20;
 
 /// A day of a machine that is recorded all the time, compressed
@@ -69,10 +69,10 @@ struct Options {
     /// The time of each, seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// The disk space of the disk, MiB of memory
+    /// The size of the disk, MiB of memory
     #[arg(long, default_value_t = 8192)]
     disk: u64,
-    /// The disk space of complete experiments (--keep), MiB
+    /// The maximum disk usage of complete experiments (--keep), MiB
     #[arg(long, default_value_t = 5120)]
     keep: u64,
     /// Where the experiments are copied to if something is wrong
@@ -150,7 +150,7 @@ struct Service<'a> {
     running: Running,
     /// The numbers of the first experiments of its recordings.
     firsts: Vec<u64>,
-    /// Those of the experiments that found the disk full.
+    /// The numbers of the experiments that found the disk full.
     full: Vec<u64>,
 }
 
@@ -432,7 +432,7 @@ fn judged(
         minutes.len()
     );
     let most = |periods: &[Period]| periods.iter().map(|period| period.memory).max();
-    // Of two rounds of events, so that both have the same.
+    // Two rounds of events, so that both parts have the same events.
     let part = periods.len().min(EVENTS.len());
     let first = most(&periods[..part]).unwrap_or(0);
     let last = most(&periods[periods.len() - part..]).unwrap_or(0);
@@ -475,7 +475,7 @@ fn complete(
             continue;
         }
         closed += 1;
-        // It does not have what found no disk_usage, and its exit code said so.
+        // What did not fit on the disk is missing, and its exit code said so.
         if full.contains(&number(path)) {
             before = None;
             continue;
@@ -511,8 +511,8 @@ struct Found {
 /// The programs of each minute of the day, by the minute since the epoch.
 type Minutes = BTreeMap<i64, HashMap<String, Found>>;
 
-/// Has each minute of the day reported. An experiment that found the disk `full` does not have parts, and
-/// its reports say so.
+/// Has each minute of the day reported. Parts are missing from an experiment that found the disk
+/// `full`, and its reports say so.
 fn minutes(directory: &Path, periods: &[Period], full: &[u64]) -> Result<Minutes> {
     let (whole, _) = report(directory, &["--last", "1s"])?.context("no last second")?;
     let end = whole["period"]["to"].as_str().context("a period")?;

@@ -2,13 +2,13 @@
 //! growth`, or as root `cargo bench -p tests --bench growth`. Options come after `--`.
 //!
 //! Each thread or process computes for 50 us a second, so the work is small and what is measured is
-//! kcollect's own: its CPU time in a steady state, and that of each thread beyond those of the row
-//! before, which stays the same where the cost is linear.
+//! kcollect itself: its CPU time in a steady state, and the CPU time per thread added since the
+//! previous row, which stays the same if the cost is linear.
 //!
-//! The last tables are of one experiment, and of a series (`--rotate`), next to a load that is
-//! compressed 24 times: of the fifty programs that start in a second, and the rotations every 25 s,
-//! 15 minutes have as many as six hours with two programs in a second, and a rotation every ten
-//! minutes. Memory should be the same at the end as in the first minutes.
+//! The last tables are of one experiment, and of a series (`--rotate`), during a load that is
+//! compressed 24 times: with fifty new programs a second and a rotation every 25 s, 15 minutes have
+//! as many as six hours with two programs a second and a rotation every ten minutes. Memory should
+//! be the same at the end as in the first minutes.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ use tests::workload;
 
 /// A series that rotates as one every ten minutes does in 24 times the time.
 const SERIES: [&str; 5] = ["--rotate", "25s", "--keep", "200M", "--pack"];
-/// The longest that a measurement takes.
+/// Maximum time that a measurement takes.
 const LIMIT: Duration = Duration::from_hours(8);
 
 /// After the start, until new threads and files are known.
@@ -178,7 +178,7 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     })
 }
 
-/// Records next to a shell that starts programs. Returns a row for each minute.
+/// Records while a shell starts programs. Returns a row for each minute.
 fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
     let mut table = titled(
         options,
@@ -247,14 +247,14 @@ fn lost(path: &Path) -> Result<i64> {
     Ok(lost.sum())
 }
 
-/// Returns when data were first taken, CLOCK_MONOTONIC nanoseconds.
+/// Returns when recording started, CLOCK_MONOTONIC nanoseconds.
 fn recording_since(experiment: &Path) -> Result<u64> {
     let experiment = Experiment::open(experiment)?;
     let resumed = experiment.events().iter().find_map(|event| match event {
         LogEvent::Resume { at_ns } => Some(experiment.start().tstamp_ns + *at_ns),
         _ => None,
     });
-    Ok(resumed.context("no data were taken")?.0)
+    Ok(resumed.context("recording never started")?.0)
 }
 
 fn monotonic_ns() -> Result<u64> {

@@ -2,9 +2,9 @@
 //!
 //! The experiment is made, not recorded: packets enough for a million rows of ticks. The page is
 //! opened in a browser of its own five times, from the page cache. A browser without a window draws
-//! without a GPU, on the machine's CPUs, and shows 60 frames a second at most. Where other programs
-//! have the CPUs, times grow; so the CPU time of the page's thread is next to them. The program is
-//! that of `KCOLLECT`, or the one alongside this benchmark.
+//! without a GPU, on the machine's CPUs, and shows 60 frames a second at most. If other programs
+//! use the CPUs, times grow; so the table also has the CPU time of the page's thread. The program
+//! is `KCOLLECT`, or the kcollect next to this benchmark.
 
 use std::env;
 use std::fs;
@@ -300,7 +300,7 @@ fn opening(runs: &[Run]) -> Table {
     table
 }
 
-/// Frames are those of all runs together, the rest are medians.
+/// Frames are summed over all runs; the rest are medians.
 fn dragging(runs: &[Run]) -> Table {
     let mut table = table(&[
         "dragging",

@@ -1,8 +1,8 @@
-//! How long a report of a large experiment takes, and how much memory, next to stock gprofng.
+//! How long a report of a large experiment takes, and how much memory, compared with stock gprofng.
 //!
 //! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of
 //! the design. Each run is a process of its own, the files are in the page cache, and ours is the
-//! median of five. The program is that of `KCOLLECT`, or the one alongside this benchmark.
+//! median of five. The program is `KCOLLECT`, or the kcollect next to this benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,7 +36,7 @@ struct Took {
     time: Duration,
     /// CPU time, which counts on a busy machine.
     cpu: Duration,
-    /// The most memory of any run so far, kilobytes.
+    /// Peak memory of any run so far, kilobytes.
     peak_kb: i64,
 }
 

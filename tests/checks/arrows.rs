@@ -358,7 +358,7 @@ fn used_paths(module: &[String], text: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// Adds the paths that a text begins with, below a path: one, or those of a list in braces.
+/// Adds the paths below `base` at the beginning of a text: one path, or a list in braces.
 fn add_paths(base: &[String], text: &str, paths: &mut Vec<Vec<String>>) {
     let text = text.trim_start();
     let of_path = |character: char| character.is_alphanumeric() || "_:".contains(character);
@@ -381,7 +381,7 @@ fn add_paths(base: &[String], text: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Returns the items of a list up to its closing brace, of which each may have a list in it.
+/// Returns the items of a list up to its closing brace. Each may contain a list.
 fn list_items(list: &str) -> Vec<&str> {
     let (mut items, mut begin, mut depth) = (Vec::new(), 0, 0);
     for (at, character) in list.char_indices() {

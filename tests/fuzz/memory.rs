@@ -11,7 +11,7 @@ static ALLOCATOR: Counted = Counted;
 
 /// The bytes that are allocated.
 static HELD: AtomicUsize = AtomicUsize::new(0);
-/// The most that were since [`begin`].
+/// The maximum since [`begin`].
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Begins to note the highest number of bytes. Returns how many are allocated.

@@ -1,5 +1,5 @@
-//! Machines of many CPUs: each is judged as the others are, and a table shows how what kcollect
-//! takes grows with their number.
+//! Machines of many CPUs: each is judged like the other machines, and a table shows how kcollect's
+//! cost grows with the number of CPUs.
 //!
 //! One CPU of the host serves all of them in turn, so times mean nothing there. Numbers of records,
 //! bytes and memory do.
@@ -26,7 +26,7 @@ pub(crate) struct Taken {
     thread_packets: u64,
     cpus: Vec<Cpu>,
     cost: Cost,
-    /// The most memory that kcollect had when the machine had nothing to do, bytes.
+    /// Peak memory of kcollect while the machine had nothing to do, bytes.
     #[serde(skip)]
     idle_bytes: u64,
 }
@@ -50,7 +50,7 @@ struct Cost {
 }
 
 impl Taken {
-    /// Reads it from the results of a machine. None: it is none of many CPUs.
+    /// Reads it from the results of a machine. None: the machine was not one with many CPUs.
     ///
     /// # Errors
     /// When the summary can't be read.

@@ -25,9 +25,9 @@ use crate::runs::{
 use crate::tested;
 use crate::verifier;
 
-/// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
+/// Maximum time that a machine runs: a minute and a half, if no other program wants the CPUs.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The longest that a tool runs which handles files.
+/// Maximum time that a tool runs which handles files.
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Arguments of qemu: half a billion instructions a second, without waits for sleeping CPUs.
@@ -137,7 +137,7 @@ fn common() -> Result<Initramfs> {
         let name = program.file_name().context("a program has a name")?;
         files.program(program, Path::new(WORKLOADS).join(name))?;
     }
-    // Its path is that of the build.
+    // It has the same path as in the build.
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
     files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;

@@ -1,5 +1,5 @@
-//! The files of a machine, as the kernel unpacks them at boot: an archive of cpio's format `newc`,
-//! made without root, for the owners and devices in it are numbers.
+//! The files of a machine, as the kernel unpacks them at boot: an archive in cpio's `newc` format.
+//! Making it needs no root, since owners and devices in it are numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

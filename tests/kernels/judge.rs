@@ -53,8 +53,8 @@ struct RunResults {
     stdout: String,
 }
 
-/// The least share of its time that a workload is in its state: alongside others that want the CPU,
-/// the rest is waiting.
+/// Minimum share of its time that a workload is in its state: if others want the CPU, the rest is
+/// waiting.
 const MIN_STATE_SHARE: f64 = 0.2;
 /// Likewise, of a workload that waits only from its wake-ups on: how soon a thread that was woken
 /// preempts another is up to the scheduler, and newer ones are quicker.
@@ -64,7 +64,7 @@ const EDGES: Edges = Edges {
     cpu_s: 0.02,
     outside_s: 0.1,
 };
-/// The longest that the host may keep a CPU from running, if two CPUs share one of the host,
+/// Maximum time that the host may keep a CPU from running, if two CPUs share one of the host,
 /// seconds.
 const MAX_STANDSTILL_S: f64 = 0.5;
 /// How far the tracked time and the sleep of a thread that never ran may differ, seconds: numbers
@@ -72,9 +72,9 @@ const MAX_STANDSTILL_S: f64 = 0.5;
 const DIGIT_S: f64 = 1e-8;
 /// The program that is not on every host.
 const PYTHON: &str = "python3";
-/// The least shares of ticks with a user stack that are complete: of long-running programs, and of
-/// those that exit before their mappings can be read. Ticks that came before a
-/// table was made are judged apart.
+/// Minimum shares of ticks with a user stack that are complete: of long-running programs, and of
+/// those that exit before their mappings can be read. Ticks that came before a table was made are
+/// judged apart.
 const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("proctorture", 0.97),
     (PYTHON, 0.93),
@@ -82,7 +82,7 @@ const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("true", 0.4),
 ];
 
-/// The largest share of the ticks that come before a table was made, which takes these machines a
+/// Maximum share of the ticks that come before a table was made, which takes these machines a
 /// second or two.
 const MAX_SHARE_BEFORE_TABLES: f64 = 0.5;
 
@@ -499,7 +499,7 @@ fn deep(results: &RunResults, followed: &FollowedStats, proctorture: &ProcessTim
         let row = functions.find(name).map(|row| row.values[1]);
         row.unwrap_or_default()
     };
-    // How many stacks end early, for want of a table above all, has been judged.
+    // How many stacks end early, mostly because a table is missing, has been judged.
     let total = functions.total()? - inclusive("<Stack-unwind-failed>");
     ensure!(
         total > 0.0 && inclusive("main") >= 0.9 * total && inclusive("dig") >= 0.9 * total,

@@ -1,6 +1,6 @@
-//! The kernels that kcollect has to work on in addition to the one that runs: `make test-kernels`. Each is
-//! booted as Debian ships it, in qemu without KVM and without root; the release build of kcollect
-//! records the workloads in there, and the results are copied out and judged here, as the
+//! The kernels that kcollect has to work on in addition to the one that runs: `make test-kernels`.
+//! Each is booted as Debian ships it, in qemu without KVM and without root; the release build of
+//! kcollect records the workloads in there, and the results are copied out and judged here, as the
 //! recordings of this machine are.
 //!
 //! Each is booted twice. With one CPU the machine's clock counts instructions: a busy host makes

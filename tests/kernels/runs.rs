@@ -220,7 +220,7 @@ pub(crate) const RUNS: [&[Run]; 3] = [
     ],
 ];
 
-/// The longest that a recording takes, by the clock of the machine.
+/// Maximum time that a recording takes, by the clock of the machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
 /// A script with recursion of an interpreter, calls of C, and programs that exit at once.

@@ -10,7 +10,7 @@ use libbpf_rs::query::ProgInfoIter;
 
 use crate::runs::VerifiedProgram;
 
-/// The most instructions that a program may cost: a tenth of the verifier's limit.
+/// Maximum instructions that a program may cost: a tenth of the verifier's limit.
 const BUDGET: u32 = 100_000;
 
 /// Returns the programs that are loaded on this machine. All are kcollect's, since no other program

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 /// How often a running program is looked at.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The longest that a copy takes.
+/// Maximum time that a copy takes.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that runs. It is killed when this value is dropped.
@@ -190,7 +190,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Of a child that was waited for already, both say so, and that is all right.
+        // Both fail if the child was waited for already, which is all right.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

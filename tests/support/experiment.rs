@@ -1,7 +1,7 @@
 //! A reader of experiments by the letter of the format.
 //!
-//! It is a third witness next to gprofng and kcollect's own reader: it relies only on the headers of
-//! packets and the declaration in `log.xml`. It is short because it refuses everything but
+//! It is a third witness next to gprofng and kcollect's own reader: it relies only on the headers
+//! of packets and the declaration in `log.xml`. It is short because it refuses everything but
 //! kcollect's clock packets.
 
 pub mod exported;
@@ -61,7 +61,8 @@ pub fn interval_ns(experiment: &Path) -> Result<f64> {
     Ok(microseconds.parse::<f64>()? * 1e3)
 }
 
-/// Returns when data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect starts.
+/// Returns when recording started, `CLOCK_MONOTONIC` nanoseconds: it is paused while kcollect
+/// starts.
 ///
 /// # Errors
 /// When its log does not say.

@@ -95,7 +95,7 @@ impl Recording {
         Ok(Self { directory, running })
     }
 
-    /// Waits until data are recorded, which the experiment's log says as `resume`, and returns the
+    /// Waits until recording has started (`resume` in the experiment's log), and returns the
     /// experiment. That takes seconds on a busy machine.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl Recording {
         experiment_in(&directory)
     }
 
-    /// Starts a recording of every tick with a load, a workload's path, that runs for that many
-    /// seconds; and waits until data are recorded. Returns the experiment too.
+    /// Starts a recording of every tick with a load, a workload's path, which runs for `seconds`
+    /// seconds, and waits until recording has started. Returns the experiment too.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -139,7 +139,7 @@ impl Recording {
     /// Returns the experiment.
     ///
     /// # Errors
-    /// When there is none.
+    /// No experiment.
     pub fn experiment(&self) -> Result<PathBuf> {
         experiment_in(self.directory.path())
     }
@@ -191,7 +191,7 @@ impl FinishedRecording {
     /// Returns the experiment.
     ///
     /// # Errors
-    /// When there is none, or more than one.
+    /// No experiment, or more than one.
     pub fn experiment(&self) -> Result<PathBuf> {
         experiment_in(self.directory.path()).with_context(|| self.finished.to_string())
     }
@@ -234,7 +234,7 @@ pub fn run_in(directory: &Path, arguments: &[&str], limit: Duration) -> Result<F
 /// Returns the one experiment in a directory.
 ///
 /// # Errors
-/// When there is none, or more than one.
+/// No experiment, or more than one.
 pub fn experiment_in(directory: &Path) -> Result<PathBuf> {
     let mut found = experiments_in(directory)?;
     match (found.pop(), found.is_empty()) {
@@ -247,7 +247,7 @@ pub fn experiment_in(directory: &Path) -> Result<PathBuf> {
 /// Returns the experiment of a followed process, by the beginning of its name.
 ///
 /// # Errors
-/// When there is none.
+/// No such experiment.
 pub fn sub_experiment(founder: &Path, begins: &str) -> Result<PathBuf> {
     let named = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy());

@@ -7,13 +7,11 @@
 //! * [`mod@workload`]: programs that do one thing for a given time and then print what they did, by
 //!   the kernel's own account of them; and programs that are hard to follow.
 //! * [`oracle`]: the witnesses that kcollect is compared with: perf, gprofng's output, the kernel's
-//!   tables, a
-//!   browser, and statistics.
+//!   tables, a browser, and statistics.
 //! * [`experiment`]: readers of experiments, by the letter of the format; and experiments that are
 //!   written for a check.
 //! * [`machine`]: changes of the machine that are undone: control groups, disks that fail,
-//!   settings;
-//!   and the locks of the machine ([`machine::Exclusive`]).
+//!   settings; and the locks of the machine ([`machine::Exclusive`]).
 //! * [`kcollect`] and [`command`] run programs, each with a time limit.
 //!
 //! The checks are the files in `checks/`, by subject. Those whose names begin with `root_` profile

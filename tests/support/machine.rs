@@ -183,8 +183,8 @@ pub fn several_cpus() -> Result<()> {
     Ok(())
 }
 
-/// Returns the processes that exist now, those of the kernel included, but not those that have
-/// ended and are waited for: they do nothing.
+/// Returns the processes that exist now, including kernel threads, but without zombies: they do
+/// nothing.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -234,8 +234,8 @@ pub fn busy_everywhere() -> Result<f64> {
     Ok(BUSY.iter().filter_map(|at| times.get(*at)).sum())
 }
 
-/// Returns the line of all CPUs in `/proc/stat`, nanoseconds. The first value is 0, for the line's
-/// name.
+/// Returns the line of all CPUs in `/proc/stat`, nanoseconds. The first value is 0, in the position
+/// of the line's name.
 fn cpu_times_ns() -> Result<Vec<f64>> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().unwrap_or_default();
@@ -321,7 +321,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts a file system of that many KiB.
+    /// Mounts a file system of this size in KiB.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -347,7 +347,7 @@ impl SmallDisk {
     /// Fills the rest of it with a file `ballast`.
     ///
     /// # Errors
-    /// When writing fails otherwise than for want of space.
+    /// Writing fails for a reason other than a full disk.
     pub fn fill(&self) -> Result<()> {
         let ballast = self.path().join("ballast");
         let mut ballast = File::options().create(true).append(true).open(ballast)?;

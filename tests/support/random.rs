@@ -1,4 +1,4 @@
-//! Numbers by chance that are the same everywhere, for checks that can be repeated.
+//! Pseudo-random numbers that are the same everywhere, for checks that can be repeated.
 
 /// SplitMix64, a small generator; its seed.
 #[derive(Clone, Debug)]

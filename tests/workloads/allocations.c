@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `allocations [MILLISECONDS [sampled|churn|clear|later]]`: after a pause, which SIGUSR1 ends,
- * functions that allocate blocks, each in another way, and free some. Of each it prints `memory
- * NAME ALLOCATED LIVE COUNT`: the bytes that it allocated, those that are left, and in how many
- * blocks it allocated them. `sampled`: many blocks of two sizes, in four threads. `churn`: blocks
- * that are freed at once, as fast as possible for two seconds of CPU time, and `pair NANOSECONDS`,
- * the time that passes for each of them, and then a large one that stays. `clear`: for two seconds
- * a block now and then, which stays, and many calls of `free`. `later`: `churn`, and after 12
- * seconds blocks that stay, one in a quarter of a millisecond.
+ * functions that allocate blocks, each in another way, and free some. For each it prints
+ * `memory NAME ALLOCATED LIVE COUNT`: the bytes that it allocated, those that are left, and in how
+ * many blocks it allocated them. `sampled`: many blocks of two sizes, in four threads. `churn`:
+ * blocks that are freed at once, as fast as possible for two seconds of CPU time, and
+ * `pair NANOSECONDS`, the time that passes for each of them, and then a large one that stays.
+ * `clear`: for two seconds a block now and then, which stays, and many calls of `free`. `later`:
+ * `churn`, and after 12 seconds blocks that stay, one in a quarter of a millisecond.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -166,7 +166,7 @@ static void hand_over(void)
 	print("handed", 200 * 777, 0, 200);
 }
 
-/* That many blocks of a size, of which each second one is freed: for samples. */
+/* Blocks of one size; every second one is freed: for samples. */
 static PATH void *many(void *size)
 {
 	unsigned long bytes = (unsigned long)size;

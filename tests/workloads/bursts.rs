@@ -1,10 +1,9 @@
-//! `bursts SECONDS VARIANT`: three functions by turns, each on the CPU for some tens of
+//! `bursts SECONDS VARIANT`: three functions in turn, each on the CPU for some tens of
 //! microseconds, and then a wait: `disk` (a write that is waited for), `even` (naps of 2 ms, with
-//! the timer slack of every program, so that they go in step with the clock), or `random` (naps of
+//! the timer slack of every program, so that they run in step with the clock), or `random` (naps of
 //! random lengths, out of step).
 //!
-//! Prints the CPU time of each function, as it measured it, and that of the process
-//! ([`tests::workload::bursts`]).
+//! Prints the measured CPU time of each function and of the process ([`tests::workload::bursts`]).
 
 use std::env::args;
 use std::fs::File;

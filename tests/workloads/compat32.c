@@ -7,8 +7,8 @@
  * writes what three clocks say, and its parent does the sums. All that blocks it in between is that
  * call. Without arguments it ends at once.
  *
- * There is no C library for it: those of 32-bit programs are not on every machine, and a compiler
- * and a linker are. */
+ * It needs no C library: not every machine has one for 32-bit programs, but a compiler and a linker
+ * are there. */
 
 typedef unsigned long long u64;
 typedef unsigned int u32;

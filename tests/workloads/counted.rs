@@ -2,8 +2,8 @@
 //! each, and print what the kernel has counted of them, each in a line.
 //!
 //! `threads`: NUMBER threads, eight at a time, and one before them that is not printed. `forks`:
-//! NUMBER children one after the other, of which every second becomes `/bin/true`. `churn`: for
-//! NUMBER milliseconds a thread after the other, eight at a time.
+//! NUMBER children one after the other; every second one executes `/bin/true`. `churn`: for NUMBER
+//! milliseconds one thread after the other, eight at a time.
 
 use std::io::Write as _;
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `growth`: functions that get memory from the kernel, each in another way, and give a part of it
- * back. Of each it prints `memory NAME ALLOCATED LIVE COUNT`: the bytes that it got, those that are
- * left, and in how many pieces it got them.
+ * back. For each it prints `memory NAME ALLOCATED LIVE COUNT`: the bytes that it got, those that
+ * are left, and in how many pieces it got them.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `interrupted DIRECTORY`: makes calls whose entry and exit do not pair: seccomp refuses them, a
- * signal interrupts them, they have a number of x32; and returns from handlers of signals. Of each
- * file it prints `file READS BYTES WRITES BYTES OTHERS ERRORS NS NAME` as io_calls does, and of the
+ * signal interrupts them, they have an x32 number; and returns from signal handlers. For each file
+ * it prints `file READS BYTES WRITES BYTES OTHERS ERRORS NS NAME` as io_calls does, and for the
  * child that is killed in a call `child`.
  */
 #define _GNU_SOURCE

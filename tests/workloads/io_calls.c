@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `io_calls DIRECTORY ROUNDS`: reads, writes and does other things to files, pipes and sockets, in
- * every way that there is, with four threads next to and a child process. Of each file it prints
+ * every way that there is, with four threads and a child process. For each file it prints
  * `file READS BYTES WRITES BYTES OTHERS ERRORS NS NAME`: the calls that it made, what they
  * returned, and their time from before the call to after it. `others` are those that open, close
  * and do something else. The child prints `child` in place of `file`. With another argument it uses
  * no sockets.
  *
- * `io_calls loop CALLS WORK`: writes a byte to /dev/null that many times, each after that many
+ * `io_calls loop CALLS WORK`: writes a byte to /dev/null CALLS times, each after WORK
  * multiplications, and prints the time of one, `call NS`.
  *
  * `io_calls wait SECONDS [DESCRIPTORS]`: reads its own program a hundred times a second, by the
- * last of that many descriptors of it.
+ * last of DESCRIPTORS descriptors of it.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -148,7 +148,7 @@ static void whole_files(void)
 	DO(data, OTHER, close(other));
 	DO(data, READ, pread(fd, block, 11, 0));
 	DO(data, OTHER, close(fd));
-	/* Not open, so it is of no file. */
+	/* Not open, so it belongs to no file. */
 	require(read(fd, block, 1) < 0 && errno == EBADF, "read");
 	require(DO(missing, OTHER, open(missing.name, O_RDONLY)) < 0, "it is there");
 }

@@ -5,10 +5,10 @@
  * on the stack.
  *
  * `one` and `two` have the same frame, and differ in the return address into them. `small` and
- * `large` have frames of different size, and call a function that has space for an array of variable
- * length, so that its frame is found by the frame pointer: with the right lengths the stack pointer
- * is the same below it, and the words of the other way are still there, in the array. The frame
- * pointer is in its register at the write, or saved in a frame in between.
+ * `large` have frames of different size, and call a function that has space for an array of
+ * variable length, so that its frame is found by the frame pointer: with the right lengths the
+ * stack pointer is the same below it, and the words of the other way are still there, in the array.
+ * The frame pointer is in its register at the write, or saved in a frame in between.
  */
 #include <alloca.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * the call to its return. `others` are the joins of all threads but the first. A lock is held for
  * 2000 microseconds by default.
  *
- * `locked ping TRIPS`: two threads wake each other as fast as they can, that many times, and the
+ * `locked ping TRIPS`: two threads wake each other TRIPS times, as fast as they can, and the
  * program prints the time of one, `trip NS`.
  */
 #define _GNU_SOURCE

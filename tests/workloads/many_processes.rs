@@ -1,6 +1,5 @@
-//! `many_processes WHAT COUNT SECONDS`: that many `threads`, or `processes`, all at once, each of
-//! which works a little now and then. It prints `ready` when all are there, and ends when all have
-//! ended.
+//! `many_processes WHAT COUNT SECONDS`: COUNT `threads`, or `processes`, all at once. Each works a
+//! little now and then. It prints `ready` when all are there, and ends when all have ended.
 
 use std::io::Write as _;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `mixed SECONDS CPU`: all workloads of known microstate at once, by turns on each CPU. Each
-//! prints its truth; this process, which waits for them, too.
+//! `mixed SECONDS CPU`: all workloads of known microstate at once, distributed over the CPUs in
+//! turn. Each prints its truth, and so does this process, which waits for them.
 
 use std::env::{args, current_exe};
 use std::process::Command;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * `overflowing PAGES STORES CALLS NAPS`: does each that many times on the path main, left, and three
- * times that many on the path main, right: touches a fresh page, stores to `watched`, calls getppid,
- * sleeps for a millisecond; after a sleep. It prints what the kernel has counted of it in the end:
- * page faults and context switches.
+ * `overflowing PAGES STORES CALLS NAPS`: does each thing that often on the path main, left, and
+ * three times as often on the path main, right: touches a fresh page, stores to `watched`, calls
+ * getppid, sleeps for a millisecond; after a sleep. It prints what the kernel has counted of it in
+ * the end: page faults and context switches.
  *
- * Its addresses are those of its file, so that a breakpoint on `watched` can be set before it
+ * Its addresses are the same as in its file, so that a breakpoint on `watched` can be set before it
  * starts.
  */
 #define _GNU_SOURCE

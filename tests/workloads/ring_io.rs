@@ -6,10 +6,10 @@
 //! after it, and after others that are handed over at the same depth. A receive completes again and
 //! again.
 //!
-//! `ring_io under-way COUNT`: that many reads of an empty pipe are under way at a time.
+//! `ring_io under-way COUNT`: COUNT reads of an empty pipe are in flight at a time.
 //!
-//! `ring_io registered DIRECTORY`: operations on registered files, whose places get other files by
-//! each way that there is, also while operations are under way.
+//! `ring_io registered DIRECTORY`: operations on registered files, whose slots get other files in
+//! every possible way, also while operations are in flight.
 //!
 //! `ring_io overflow DIRECTORY`: operations whose completions find no space in the ring.
 //!
@@ -111,7 +111,7 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.context("the queue is full")
     }
 
-    /// Hands over that many operations, each time as many as there is space for.
+    /// Submits `count` operations, each time as many as fit.
     fn hand_over(&mut self, count: u32, entry: impl Fn(u32) -> squeue::Entry) -> Result<()> {
         for number in 0..count {
             self.push(&entry(number))?;
@@ -122,7 +122,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands over what was pushed, and waits for that many completions. Returns them.
+    /// Submits what was pushed, and waits for `count` completions. Returns them.
     fn wait(&mut self, count: usize) -> Result<Vec<cqueue::Entry>> {
         self.ring.submit_and_wait(count)?;
         let completed: Vec<_> = self.ring.completion().collect();
@@ -334,7 +334,7 @@ fn receive(ring: &mut Ring, files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// Hands over that many reads of an empty pipe, which complete when it is closed.
+/// Submits `count` reads of an empty pipe, which complete when it is closed.
 fn under_way(count: usize) -> Result<()> {
     let mut ring = Ring {
         ring: IoUring::new(u32::try_from(count.next_power_of_two())?)?,
@@ -362,7 +362,7 @@ fn open(files: &mut Files, directory: &Path, name: &str) -> Result<(File, String
 }
 
 impl Ring {
-    /// Writes to the file at a place, which is that of the name.
+    /// Writes to the registered file at `place`, whose name is `name`.
     fn write_at(&mut self, files: &mut Files, place: u32, bytes: u32, name: &str) -> Result<()> {
         let entry = opcode::Write::new(types::Fixed(place), self.buffer.as_ptr(), bytes);
         let (result, took) = self.one(&entry.build())?;
@@ -472,7 +472,7 @@ fn registered(directory: &Path) -> Result<Files> {
 /// Entries for completions.
 const ENTRIES: u32 = 8;
 
-/// Counts that many completions of operations that were handed over, in any order.
+/// Counts `count` completions of submitted operations, in any order.
 fn collect(
     ring: &mut Ring,
     files: &mut Files,
@@ -482,7 +482,7 @@ fn collect(
     for _ in 0..count {
         ring.ring.submit_and_wait(1)?;
         let completed = ring.ring.completion().next().context("no completion")?;
-        // Those of no operation.
+        // Not the no-ops, which have user data 1.
         if completed.user_data() == 0 {
             files.count(name, kind, completed.result(), began.elapsed());
         }

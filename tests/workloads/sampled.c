@@ -40,7 +40,7 @@ volatile uint16_t otel_memory_free_semaphore SEMAPHORE;
 
 /* How long to wait for the semaphores, and a step of that, in microseconds. */
 enum { WAIT = 5000000, STEP = 10000 };
-/* Every that many blocks are sampled. */
+/* One of this many blocks is sampled. */
 enum { EVERY = 8 };
 
 /* What is said of the blocks of a function: bytes and number of all for which they stand. */

@@ -297,8 +297,8 @@ static PATH unsigned touch(const volatile char *bytes)
 	return sum;
 }
 
-/* Reads a mapped file whose pages were dropped from memory, from a disk: those of a tmpfs cannot be
- * dropped. */
+/* Reads a mapped file whose pages were dropped from memory. It is on a disk: pages of a tmpfs
+ * cannot be dropped. */
 static PATH void load(struct thread *thread)
 {
 	static int file = -1;

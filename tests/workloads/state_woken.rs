@@ -10,7 +10,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use tests::workload::truth::{Work, monotonic_ns, pin, spin_until};
 
-/// The shortest time between two wake-ups.
+/// Minimum time between two wake-ups.
 const MIN_GAP_NS: u64 = 50_000;
 /// The random part of it is shorter than this.
 const RANDOM_GAP_NS: u64 = 100_000;

@@ -1,5 +1,4 @@
-//! `storm SECONDS CPU KIND`: does one thing, of which a profiler keeps a record, as often as it
-//! can.
+//! `storm SECONDS CPU KIND`: does one thing that a profiler records, as often as it can.
 //!
 //! * `turns`: maps its own program for execution and unmaps it again: each is an event, and none
 //!   has a stack in it;
@@ -37,7 +36,7 @@ const AGAIN: &str = "again";
 /// How often a process replaces its program.
 const EXECS: u64 = 400;
 
-/// The length of a string for exec, of which the kernel accepts 128 KiB.
+/// The length of a string for exec; the kernel accepts 128 KiB.
 const LONG_STRING: usize = 120 << 10;
 
 fn main() -> Result<()> {

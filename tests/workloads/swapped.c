@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* A library of which there are two that differ in nothing but names: what the one has at an
- * address, the other has there too. `enter` is called, it calls MIDDLE, and that spins in LEAF for
- * that many nanoseconds of CPU time. MIDDLE has another size of frame in the other library, so that
- * the table of the one is wrong for the other. */
+/* A library in two versions that differ in nothing but names: what one has at an address, the other
+ * has there too. `enter` is called, it calls MIDDLE, and that spins in LEAF for the given
+ * nanoseconds of CPU time. MIDDLE has another size of frame in the other library, so that the table
+ * of the one is wrong for the other. */
 
 #include <stdint.h>
 #include <time.h>

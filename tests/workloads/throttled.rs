@@ -1,5 +1,5 @@
-//! `throttled SECONDS CPU [PERCENT]`: spins in a control group that may use 30 percent of a CPU, or
-//! that many. For the rest of the time it could run and may not, which is a wait for a CPU, and the
+//! `throttled SECONDS CPU [PERCENT]`: spins in a control group that may use PERCENT (30) percent of
+//! a CPU. For the rest of the time it is runnable but throttled, which is a wait for a CPU; the
 //! kernel sums it up for the group.
 
 use std::env::args;

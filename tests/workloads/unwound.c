@@ -37,8 +37,8 @@ KEPT static unsigned long deep(unsigned long depth, unsigned long carried)
 	return kept ^ sink;
 }
 
-/* More arguments than registers, locals of a wider alignment than the stack's, and buffer of unknown
- * size: the way back is by r10 at first and by what is stored below rbp then. */
+/* More arguments than registers, locals of a wider alignment than the stack's, and a buffer of
+ * unknown size: the way back is by r10 at first and by what is stored below rbp then. */
 KEPT static unsigned long realigned(unsigned long a, unsigned long b, unsigned long c,
 				    unsigned long d, unsigned long e, unsigned long f,
 				    unsigned long g, unsigned long h)

@@ -12,17 +12,17 @@ use crate::model::{FrameId, FunctionId, Model, StackId, Sums, TickRow, ZERO_SUMS
 /// The sums of the selected rows, by what they refer to.
 #[derive(Debug, Clone)]
 pub struct Totals {
-    /// That of all rows.
+    /// Sums of all rows.
     pub all: Sums,
-    /// Those of each stack, its callees excluded.
+    /// Sums of each stack, callees excluded.
     pub stacks: Vec<Sums>,
-    /// Those of each thread.
+    /// Sums of each thread.
     pub threads: Vec<Sums>,
-    /// Those of each process.
+    /// Sums of each process.
     pub processes: Vec<Sums>,
-    /// Those of each CPU.
+    /// Sums of each CPU.
     pub cpus: Vec<Sums>,
-    /// Those of each experiment, which gprofng calls a process.
+    /// Sums of each experiment, which gprofng calls a process.
     pub experiments: Vec<Sums>,
     /// Number of rows.
     pub rows: u64,
@@ -33,9 +33,9 @@ pub struct Totals {
 /// The values of an entity (a function, thread, line, …): times, and counts if there are any.
 #[derive(Debug, Clone, Copy)]
 pub struct Measures<'a> {
-    /// Its own, without what it calls.
+    /// Its own values, without its callees.
     pub exclusive: &'a Sums,
-    /// Its own and those of everything that it calls.
+    /// Its own values plus those from its callees.
     pub inclusive: &'a Sums,
     /// Both for counters.
     pub counts: Option<(&'a Sums, &'a Sums)>,
@@ -73,7 +73,7 @@ impl Totals {
         self.both(|totals| &totals.all)
     }
 
-    /// Returns some of the sums, such as those of a thread.
+    /// Selects sums with `of`, for example one thread's, from times and counts.
     #[must_use]
     pub fn both<'a>(&'a self, of: impl Fn(&'a Totals) -> &'a Sums) -> Measures<'a> {
         Measures::alone(of(self), self.counts.as_deref().map(&of))
@@ -102,7 +102,7 @@ pub fn add(to: &mut Sums, sums: &Sums) {
     }
 }
 
-/// Returns that many sums of zero.
+/// Returns `count` sums that are zero.
 fn zeros(count: usize) -> Vec<Sums> {
     vec![ZERO_SUMS; count]
 }

@@ -1,7 +1,7 @@
 //! Lists the experiments in a directory (`kcollect list`), with their beginnings, lengths and
 //! sizes.
 //!
-//! Of each experiment only the log is read, and its files are counted. Neither gprofng's nor
+//! For each experiment, only the log is read, and its files are counted. Neither gprofng's nor
 //! kcollect's subexperiments have rows of their own.
 
 use std::collections::HashMap;

@@ -183,7 +183,7 @@ impl BaseMetric {
 pub enum Flavor {
     /// Its own.
     Exclusive,
-    /// Its own and that of everything it calls; each stack counts once, however often it is in it.
+    /// Its own and its callees' time; each stack counts once, however often the entity is in it.
     Inclusive,
     /// The part of another entity's inclusive time that is attributed to it.
     Attributed,
@@ -267,7 +267,7 @@ pub fn offered(model: &Model) -> Vec<BaseMetric> {
 }
 
 impl Metrics {
-    /// Parses a list, of which the metrics `offered` are possible.
+    /// Parses a list of metrics, which must be in `offered`.
     ///
     /// # Errors
     /// When a part is not a possible metric.
@@ -416,8 +416,8 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// Parses `e.user`, `i.total`, `user` (short for `e.user`) or `name`, each with a `-` ahead to
-    /// reverse it.
+    /// Parses `e.user`, `i.total`, `user` (short for `e.user`) or `name`, each with a leading `-`
+    /// to reverse it.
     ///
     /// # Errors
     /// When it is not a possible metric.

@@ -116,7 +116,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// Prints the number of load objects of which the experiment has no copy. Their functions have no
+/// Prints the number of load objects without a copy in the experiment. Their functions have no
 /// names on another machine.
 fn say_missing_copies(experiment: &Experiment, output: &mut Output) -> Result<(), Failure> {
     let archives = experiment.path().join(ARCHIVES);

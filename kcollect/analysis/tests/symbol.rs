@@ -298,7 +298,7 @@ fn a_debug_file_by_link() {
         origin,
         Some(Origin::DebugFile(fs::canonicalize(&debug).unwrap()))
     );
-    // Of another checksum it is another file's.
+    // With another checksum it belongs to another file.
     let mut bytes = fs::read(&debug).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&debug, bytes).unwrap();

@@ -8,7 +8,7 @@
 //! No other program is locked out: on Linux counters of CPUs and of threads exist side by side, and
 //! where the hardware has too few the kernel multiplexes them, which the rows show.
 //!
-//! Signals are those of a recording ([`host::signals`]), for the reasons given in [`crate::track`].
+//! Signals are handled as in a recording ([`host::signals`]); [`crate::track`] has the reasons.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The names of counters on other machines than that of the tests: they are encoded as perf encodes
-//! them.
+//! The names of counters on machines other than the one that runs the tests: they are encoded as
+//! perf encodes them.
 
 #![allow(
     clippy::unwrap_used,
@@ -146,8 +146,8 @@ fn event_names_resolve_to_the_same_event() {
     for (tree, text) in perfs().keys() {
         for event in events(&machines[tree], text) {
             let again = &events(&machines[tree], &event.name)[..];
-            // `instructions` is the kernel's own event, `cpu_core/instructions/` that of sysfs: two
-            // codes of one thing.
+            // `instructions` is the kernel's own event, `cpu_core/instructions/` is from sysfs: two
+            // codes for the same event.
             if text.starts_with("instructions") {
                 assert!(again.len() == 1 && again[0].cpus == event.cpus)
             } else {

@@ -294,8 +294,8 @@ fn texts_in(directory: &Path) -> Result<Vec<String>> {
     texts.collect()
 }
 
-/// Returns the holders in lines that begin with `Copyright`, without those of the licence texts
-/// themselves and without patterns to fill in.
+/// Returns the holders in lines that begin with `Copyright`, without the holders of the licence
+/// texts themselves and without patterns to fill in.
 fn holders(texts: &[String]) -> Vec<String> {
     const OF_LICENCES: [&str; 6] = [
         "[yyyy]",

@@ -1,5 +1,5 @@
-//! Writes the files that `make dist` ships next to the program: manual pages, shell completions, and
-//! the licences of all parts of the program.
+//! Writes the files that `make dist` ships next to the program: manual pages, shell completions,
+//! and the licences of all parts of the program.
 //!
 //! It is an example because it needs the clap command of the program, and the program does not need
 //! it. Its output depends only on its arguments and on the sources; `scripts/dist.sh` sets times

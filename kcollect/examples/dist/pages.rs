@@ -100,7 +100,7 @@ const EXTRAS: [PageExtras; 11] = [
     },
     PageExtras {
         name: "doctor",
-        status: "0 if a recording can start, otherwise the status with which it would fail: 69 if the machine does not have something, 77 if \
+        status: "0 if a recording can start, otherwise the status with which it would fail: 69 if the machine is missing something, 77 if \
                  a privilege is missing. kcollect(1) lists all codes.",
         files: &[
             RATE,

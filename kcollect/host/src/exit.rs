@@ -1,9 +1,9 @@
 //! Exit codes, and the failures that lead to them.
 //!
 //! Each kind of failure has an exit code of its own, so that a script can distinguish "not root"
-//! from "disk full" without parsing messages. The codes are those of sysexits(3): they collide
-//! neither with 1 and 2, which every program uses, nor with 126 and above, which the shell uses.
-//! When a load ran and kcollect itself did not fail, kcollect exits with the load's status: see
+//! from "disk full" without parsing messages. The codes come from sysexits(3): they collide neither
+//! with 1 and 2, which every program uses, nor with 126 and above, which the shell uses. When a
+//! load ran and kcollect itself did not fail, kcollect exits with the load's status: see
 //! [`load_code`] and [`spawn_code`].
 //!
 //! A [`Failure`] always has a hint: what the user can do about it.
@@ -23,10 +23,10 @@ pub enum ExitKind {
     Usage = 64,
     /// The experiment is complete and holds no tick, or none of those that were asked for.
     Empty = 65,
-    /// A process, a thread or an experiment does not exist, or cannot be read. Of an experiment
-    /// that cannot be read as a whole, the rest has been shown.
+    /// A process, a thread or an experiment does not exist, or cannot be read. If only a part of an
+    /// experiment cannot be read, the rest has been shown.
     NoInput = 66,
-    /// The kernel or the machine does not have something that kcollect requires.
+    /// The kernel or the machine is missing something that kcollect requires.
     Unavailable = 69,
     /// An internal error of kcollect.
     Software = 70,
@@ -73,7 +73,7 @@ impl ExitKind {
                 "a process, thread or experiment does not exist or cannot be read, or not all of it"
             }
             ExitKind::Unavailable => {
-                "the kernel or the machine does not have something that kcollect requires"
+                "the kernel or the machine is missing something that kcollect requires"
             }
             ExitKind::Software => "an internal error of kcollect",
             ExitKind::CantCreate => "a file or an experiment cannot be created",
@@ -123,7 +123,7 @@ impl Failure {
                 ExitKind::Unavailable,
                 "raise the limit of open files: ulimit -n 1024",
             ),
-            // Of a thread or a child.
+            // Creating a thread or a child failed.
             Some(libc::EAGAIN | libc::ENOMEM) => (
                 ExitKind::Unavailable,
                 "raise the limit of processes (ulimit -u, or pids.max of the control group) or of memory (ulimit -v)",

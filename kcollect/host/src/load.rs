@@ -30,7 +30,7 @@ pub fn refused(argv: &[OsString]) -> Option<(&OsStr, io::Error)> {
 /// Returns the file that is executed for the name of a program.
 ///
 /// # Errors
-/// There is none, or it cannot be executed.
+/// There is no such file, or it cannot be executed.
 pub fn find(program: &OsStr) -> io::Result<PathBuf> {
     let check = |path: PathBuf| {
         if path.is_dir() {

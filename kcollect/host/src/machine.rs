@@ -51,7 +51,7 @@ impl CpuList {
     /// Opens the list of the CPUs that are online.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn online() -> io::Result<CpuList> {
         CpuList::open("/sys/devices/system/cpu/online")
     }
@@ -85,7 +85,7 @@ fn of_path(path: &str, error: &io::Error) -> io::Error {
 /// Returns the CPUs that are online.
 ///
 /// # Errors
-/// Those of [`CpuList::online`] and [`CpuList::read`].
+/// The errors of [`CpuList::online`] and [`CpuList::read`].
 pub fn online_cpus() -> io::Result<CpuSet> {
     CpuList::online()?.read()
 }
@@ -169,8 +169,8 @@ pub fn raise_descriptors() -> Option<(u64, u64)> {
     raised.then_some((soft, hard))
 }
 
-/// Returns how many files may be open, and how many are, next to the standard three. To be called
-/// before any is opened for long.
+/// Returns how many files may be open, and how many are, in addition to the standard three. Call it
+/// before opening any for long.
 #[must_use]
 pub fn descriptors() -> (u64, u64) {
     const STANDARD: u64 = 3;

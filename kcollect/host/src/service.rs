@@ -13,7 +13,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use experiment_format::units::Nanos;
 
-/// The connection to systemd. Without a `NOTIFY_SOCKET` there is none, and nothing is sent.
+/// The connection to systemd. Without a `NOTIFY_SOCKET` there is no connection, and nothing is
+/// sent.
 #[derive(Debug, Default)]
 pub struct Service {
     socket: Option<UnixDatagram>,

@@ -25,7 +25,7 @@ pub enum Align {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextTable {
     columns: Vec<Align>,
-    /// Blanks ahead of each line.
+    /// Blanks before each line.
     indent: usize,
     rows: Vec<Vec<String>>,
 }
@@ -216,7 +216,7 @@ mod tests {
             let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
             assert_eq!(letters(&text), letters(&table.text(None)), "{text}");
         }
-        // Where there is no space, numbers are whole and text has its least width.
+        // Without enough space, numbers are whole and text has its minimum width.
         let text = table.text(Some(1));
         assert!(text.contains("name   1.000  one two three"), "{text}");
     }

@@ -14,7 +14,7 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::geteuid;
 
-/// Opens a file to append to it, and creates it if there is none.
+/// Opens a file to append to it; creates it if it does not exist.
 ///
 /// # Errors
 /// It can't be opened, or is not to be trusted.
@@ -22,7 +22,7 @@ pub fn append(path: &Path) -> io::Result<File> {
     open_trusted(path, OFlag::O_APPEND | OFlag::O_CREAT)
 }
 
-/// Opens a file to replace its content, and creates it if there is none.
+/// Opens a file to replace its content; creates it if it does not exist.
 ///
 /// # Errors
 /// As [`append`].

@@ -200,7 +200,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
             detail: 0,
         })
         .unwrap();
-    // A tick stands for 10 ms exactly, and for the last second of the sleep there is none.
+    // A tick stands for exactly 10 ms; the last second of the sleep has no tick.
     let user_ns = u64::from(comparing + 10) * 10_000_000;
     for line in [
         r#"{"pid":3,"tid":3,"name":"kworker/0:1","at_ns":1000000000,"state":"sleep","since_ns":1,"states_ns":{"system":20000001,"sleep":900000000}}"#,

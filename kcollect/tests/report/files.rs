@@ -10,8 +10,8 @@ use experiment_format::units::Nanos;
 use super::experiment::{self, PROGRAM, START, made};
 use super::{shown, stdout};
 
-/// A program that reads a file by a duplicate of its descriptor, writes to its standard output, and
-/// to a descriptor of which nothing is known.
+/// A program that reads a file by a duplicate of its descriptor, and writes to its standard output
+/// and to an unknown descriptor.
 pub(crate) fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
     let (founder, mut sub) = experiment::traced(parent, &IoEvent::table(), objects);

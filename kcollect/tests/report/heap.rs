@@ -11,7 +11,7 @@ use experiment_format::units::Nanos;
 use super::experiment::{self, PROGRAM, START, made};
 use super::{kcollect, shown, stdout};
 
-/// Pages that are mapped, and unmapped in part; and blocks, of which the last stands for ten.
+/// Pages that are mapped, and unmapped in part; and blocks, the last of which stands for ten.
 pub(crate) fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
     let (founder, mut sub) = experiment::traced(parent, &HeapEvent::table(), objects);

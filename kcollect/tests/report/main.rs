@@ -214,7 +214,7 @@ fn callers_and_callees_have_what_is_attributed_to_them() {
     let merge = Relatives::of(&model, &sums, find("sort::merge()"));
     assert_eq!(ticks(&merge.own), 17);
     assert_eq!(ticks(&merge.callees[&find("compare")]), 20);
-    // It calls itself in all of its stacks, of which the inner one counts.
+    // It calls itself in all of its stacks; the inner one counts.
     assert!(!merge.callees.contains_key(&find("sort::merge()")));
     assert_eq!(ticks(&merge.callers[&Some(find("sort::merge()"))]), 37);
     assert_eq!(merge.callers.len(), 1);
@@ -277,7 +277,7 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
     let end = |path: &Path| OpenOptions::new().append(true).open(path).unwrap();
     let nest = |path: &Path| end(path).write_all(&b"<a>".repeat(200_000)).unwrap();
     let lengthen = |path: &Path| end(path).set_len(1 << 40).unwrap();
-    // Of text, more than 256 MiB are not read.
+    // At most 256 MiB of text are read.
     let just_too_long = |path: &Path| end(path).set_len((256 << 20) + 1).unwrap();
     let junk = |path: &Path| std::fs::write(path, "<a b='").unwrap();
     type Damage<'a> = &'a dyn Fn(&Path);

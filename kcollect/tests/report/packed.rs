@@ -20,8 +20,8 @@ fn kcollect(directory: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Returns what a command prints on both streams, with the name of the packed experiment as that of
-/// the directory.
+/// Returns what a command prints on both streams, with the packed experiment's name replaced by the
+/// directory's.
 fn printed(directory: &Path, arguments: &[&str]) -> String {
     let output = kcollect(directory, arguments);
     let text = [&output.stdout[..], &output.stderr].concat();
@@ -111,7 +111,7 @@ fn pictures_and_exports_are_the_same() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(".er.zst", ".er");
         assert!(text(&ours) == text(&other), "{file}");
     }
-    // The page's data are compressed, and have the name.
+    // The page's data is compressed, and contains the name.
     printed(here, &["view", "ktest.3.er.zst"]);
     assert!(fs::metadata(here.join("ktest.3.html")).unwrap().len() > 10_000);
 }

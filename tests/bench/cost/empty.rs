@@ -1,5 +1,5 @@
-//! A BPF program on each context switch that does nothing: the least that a profiler of switches
-//! can cost.
+//! A BPF program on each context switch that does nothing: the minimum cost of a profiler of
+//! switches.
 //!
 //! It is attached as kcollect's is (`tp_btf/sched_switch`), so that the difference between the two
 //! is what kcollect does there, and the rest is what the kernel takes for calling it. Its two
@@ -39,7 +39,7 @@ impl Empty {
             instruction(BPF_ALU64 | BPF_MOV | BPF_K),
             instruction(BPF_JMP | BPF_EXIT),
         ];
-        // SAFETY: all pointers are to values that outlive the call, and the count is that of the
+        // SAFETY: all pointers are to values that outlive the call, and the count is the number of
         // instructions.
         let program = unsafe {
             bpf_prog_load(

@@ -14,7 +14,7 @@ use crate::load::bench;
 /// How many files are in the tree, unless it is to be larger.
 pub(crate) const FILES: u32 = 8000;
 
-/// The number of commits, each of which changes all files.
+/// The number of commits; each changes all files.
 pub(crate) const COMMITS: u32 = 6;
 
 /// The number of files in a directory, and of directories in one above.

@@ -23,7 +23,7 @@ use tests::workload::truth::pin;
 use crate::setting::Profiler;
 use crate::{git, mariadb, redis, sources};
 
-/// The longest that a load may take.
+/// Maximum time that a load may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The number of round trips of the pipe, two switches each.
@@ -40,7 +40,7 @@ const WRITES: [&str; 2] = ["200000", "9000"];
 /// group.
 const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
 
-/// The number of multiplications on each CPU, each of which needs the result of the one before.
+/// The number of multiplications on each CPU; each needs the result of the previous one.
 const MULTIPLICATIONS: u64 = 1_600_000_000;
 
 /// The number of programs that the shell starts, one after the other.
@@ -82,8 +82,8 @@ pub(crate) struct Ran {
     pub(crate) elapsed: Duration,
     /// Context switches of the whole machine meanwhile.
     pub(crate) switches: u64,
-    /// CPU time of the whole machine meanwhile that was not the load's: the profiler's, and that of
-    /// other programs.
+    /// CPU time of the whole machine meanwhile without the load's: the profiler's and other
+    /// programs'.
     pub(crate) others_s: f64,
 }
 
@@ -95,7 +95,7 @@ impl Load {
         loads
     }
 
-    /// Returns what runs, for the tables.
+    /// Describes what runs; the tables show it.
     pub(crate) fn describe(self, length: u32) -> Result<String> {
         Ok(match self {
             Self::Pipe => command_line(&pipe()?),
@@ -145,8 +145,8 @@ impl Load {
         self != Self::Cpu
     }
 
-    /// Runs it, those of servers and of git for `length` times as long. What it needs for all its
-    /// runs stays in `place`.
+    /// Runs it; servers and git run `length` times as long. What all its runs need stays in
+    /// `place`.
     pub(crate) fn run(self, profiler: &Profiler, place: &Path, length: u32) -> Result<Ran> {
         // The clients of a server are not started by a profiler.
         let alone = bench;

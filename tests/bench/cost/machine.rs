@@ -52,7 +52,7 @@ pub(crate) fn describe(kcollect: &Path) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Returns the first line that a program prints, or why there is none.
+/// Returns the first line that a program prints, or why it prints nothing.
 fn says(command: &mut Command) -> String {
     let finished = run(command, Duration::from_secs(10));
     match finished.map(|finished| finished.stdout.lines().next().map(str::to_owned)) {

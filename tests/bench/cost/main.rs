@@ -1,5 +1,5 @@
-//! The cost of kcollect for the work that it profiles, next to its peers: `make bench`, or as root
-//! `cargo bench -p tests --bench cost`. Options come after `--`.
+//! The cost of kcollect for the work that it profiles, compared with other profilers: `make bench`,
+//! or as root `cargo bench -p tests --bench cost`. Options come after `--`.
 //!
 //! Every load runs in every round under every setting, in an order that changes from round to
 //! round, and what is compared is a setting with nothing running *in the same round*
@@ -49,8 +49,8 @@ use crate::table::{Measured, Results, Row, Style};
 /// The pause between two loads, in which waiting checks get the lock of the machine.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The largest share of one CPU that other programs take during a run without it being repeated.
-/// The kernel counts CPU time in ticks, and writes files for a profiler in threads of its own: less
+/// Maximum share of one CPU that other programs take during a run without it being repeated. The
+/// kernel counts CPU time in ticks, and writes files for a profiler in threads of its own: less
 /// than this is no disturbance.
 const MAX_DISTURBANCE_SHARE: f64 = 0.15;
 
@@ -60,10 +60,10 @@ const MANY_PROCESSES_SECONDS: u16 = 60;
 /// For how long a server is watched in a steady state.
 const STEADY_SECONDS: u16 = 15;
 
-/// The most tries of a run; the least disturbed one counts.
+/// Maximum number of tries of a run; the least disturbed one counts.
 const MAX_TRIES: usize = 3;
 
-/// What kcollect costs the work that it watches, next to its peers.
+/// What kcollect costs the work that it watches, compared with other profilers.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench -p tests --bench cost --")]
 struct Options {

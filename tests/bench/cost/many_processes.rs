@@ -16,7 +16,7 @@ use crate::watched::{self, Watched, while_working};
 
 const PROCESSES: u32 = 200;
 
-/// The longest that a measurement takes.
+/// Maximum time that a measurement takes.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// The settings that are measured so, of those wanted: a minute each is all the time that the
@@ -33,7 +33,7 @@ struct ManyProcesses {
     tree: TempDir,
 }
 
-/// Returns what runs, for the tables.
+/// Describes what runs; the tables show it.
 pub(crate) fn describe(seconds: u16) -> String {
     format!("{PROCESSES} processes and a compiler (make -j2, {COMPILER} -O2) for {seconds} s")
 }

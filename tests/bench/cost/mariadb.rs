@@ -35,7 +35,7 @@ const TABLE: &str = "CREATE TABLE words (id INT AUTO_INCREMENT PRIMARY KEY, word
 const STATEMENTS: &str = "SELECT word FROM words WHERE id BETWEEN 5000 AND 5009; \
     INSERT INTO words (word) VALUES ('a row that is added')";
 
-/// The longest that a client takes to end the server.
+/// Maximum time that a client takes to end the server.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
 
 /// A server that listens on a socket in its directory. It is killed when this value is dropped.
@@ -74,7 +74,7 @@ impl Server {
         Ok(Self { served, directory })
     }
 
-    /// Returns the command of clients on another CPU, if there is one, that make that many queries.
+    /// Returns the command of clients that make these queries, on another CPU if there is one.
     pub(crate) fn queries(&self, queries: u32) -> Result<Command> {
         clients(&socket_in(self.directory.path()), queries)
     }
@@ -92,7 +92,7 @@ pub(crate) fn is_installed() -> bool {
     Path::new(DEBIAN_SERVER).exists()
 }
 
-/// Returns what runs, for the tables.
+/// Describes what runs; the tables show it.
 pub(crate) fn describe(length: u32) -> String {
     let queries = length * QUERIES;
     format!(

@@ -1,5 +1,4 @@
-//! A server of a load, started by the profiler that is measured if that watches only what it
-//! starts.
+//! A load's server. A profiler that watches only what it starts starts the server itself.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +14,7 @@ use tests::machine::work_cpu;
 
 use crate::setting::Profiler;
 
-/// The longest that the server may run.
+/// Maximum time that the server may run.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A server, and what starts it, in a process group of their own. It is killed when this value is
@@ -59,7 +58,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Of a profiler that was killed, the server would continue. The group may have ended.
+        // The server of a killed profiler would continue. The group may have ended.
         let _ = killpg(self.group, Signal::SIGKILL);
     }
 }

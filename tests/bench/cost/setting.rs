@@ -26,7 +26,7 @@ use crate::took::Took;
 /// The size from which a file is removed as soon as it has been read, bytes.
 const LARGE_FILE_BYTES: u64 = 1 << 20;
 
-/// The longest that a profiler may run.
+/// Maximum time that a profiler may run.
 const PROFILER_LIMIT: Duration = Duration::from_secs(120);
 
 /// The time from when a profiler has opened its events to the load, waited without a profiler too.
@@ -145,8 +145,8 @@ impl Setting {
         &self.place
     }
 
-    /// Returns the settings of the kinds wanted, and those of kcollect again for another binary, if
-    /// there is one.
+    /// Returns the settings of the wanted kinds. With another kcollect binary, its settings are
+    /// added.
     pub(crate) fn all(
         kinds: &[Kind],
         binary: &Path,
@@ -178,7 +178,7 @@ impl Setting {
         matches!(self.kind, Kind::Nothing | Kind::Again) || self.kind.is_kcollect()
     }
 
-    /// Returns what runs, for the tables.
+    /// Describes what runs; the tables show it.
     pub(crate) fn describe(&self) -> String {
         match self.kind {
             Kind::Nothing => "no profiler: the baseline".into(),
@@ -319,7 +319,7 @@ impl Kind {
         matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
     }
 
-    /// Returns its arguments, beyond those of other settings of the same program.
+    /// The arguments in which it differs from other settings of the same program.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::OnKernel => &["-p", "on", "-F", "off"],
@@ -473,8 +473,8 @@ fn args(kind: Kind) -> String {
     kind.options().join(" ")
 }
 
-/// Returns whether an experiment's log says that data are recorded: its run begins paused, until
-/// the unwind tables of what runs are there.
+/// Returns whether recording has started, by the experiment's log: its run begins paused, until the
+/// unwind tables of what runs are there.
 fn runs(directory: &Path) -> bool {
     experiment_in(directory)
         .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))

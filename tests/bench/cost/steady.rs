@@ -16,11 +16,12 @@ use crate::{mariadb, redis};
 /// The time after the start of a profiler that does not count.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// The longest that clients run, and how many times as long as a load they would: more than that.
+/// Maximum time that clients run.
 const LIMIT: Duration = Duration::from_mins(30);
+/// Clients would run this many times as long as a load, which is more than [`LIMIT`].
 const LENGTH: u32 = 10_000;
 
-/// The settings that are measured so, of those wanted.
+/// The wanted settings that are measured here.
 const KINDS: [Kind; 1] = [Kind::On];
 
 /// A server.
@@ -33,7 +34,7 @@ pub(crate) enum Server {
 impl Server {
     pub(crate) const ALL: [Server; 2] = [Server::Redis, Server::Mariadb];
 
-    /// Returns what runs, for the tables.
+    /// Describes what runs; the tables show it.
     pub(crate) fn describe(self, seconds: u16) -> String {
         let name = match self {
             Server::Redis => "redis",
@@ -79,7 +80,7 @@ impl Server {
     }
 }
 
-/// Returns the share of one CPU that a profiler took, percent, alongside clients that do not end.
+/// Returns the share of one CPU that a profiler took, percent, while clients ran without end.
 fn share(profiler: &Profiler, mut clients: Command, time: Duration) -> Result<Option<f64>> {
     let mut clients = Running::start(&mut clients, LIMIT)?;
     sleep(SETTLING);

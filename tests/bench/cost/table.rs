@@ -43,7 +43,7 @@ impl Row {
     }
 }
 
-/// All runs of a load. The first row is that of nothing running.
+/// All runs of a load. The first row is the run without a profiler.
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     pub(crate) load: Load,

@@ -28,7 +28,7 @@ pub(crate) struct Took {
     /// CPU time of its process, seconds. The time of its hooks in other processes is not included:
     /// the loads show it.
     pub(crate) cpu_s: Option<f64>,
-    /// The most memory that its process had resident, bytes.
+    /// Peak resident memory of its process, bytes.
     pub(crate) rss: Option<u64>,
     /// The time from Ctrl-C to the first output of its result, or to its end if it prints none.
     pub(crate) answer: Option<Duration>,
@@ -83,14 +83,14 @@ impl Took {
 
     /// Ends a profiler as Ctrl-C does, and returns its numbers.
     pub(crate) fn of(kind: Kind, mut running: Running, directory: &Path) -> Result<Self> {
-        // Of the children that have been waited for: meanwhile, only this one is.
+        // This is for all reaped children; until the end only this one is reaped.
         let before = cpu_time(UsageWho::RUSAGE_CHILDREN)?;
         let pid = running.pid();
         let mut rss = peak_rss(pid);
         running.signal(Signal::SIGINT)?;
         let (stopped, mut answer) = (Instant::now(), None);
         while !running.ended()? {
-            // It only grows, and of a process that has ended there is none.
+            // The peak only grows, and /proc has no value after the process has ended.
             rss = peak_rss(pid).or(rss);
             if answer.is_none() && running.has_printed()? {
                 answer = Some(stopped.elapsed());
@@ -142,7 +142,7 @@ impl Took {
     }
 }
 
-/// Returns the percentage after some words, as a share.
+/// Returns the percentage that follows `words`, as a share.
 fn share_after(text: &str, words: &str) -> Option<f64> {
     let number = text.split(words).nth(1)?.split('%').next()?;
     Some(number.parse::<f64>().ok()? / 100.0)

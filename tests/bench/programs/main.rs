@@ -2,10 +2,10 @@
 //! programs`, or as root `cargo bench -p tests --bench programs`. Options come after `--`.
 //!
 //! Each program runs for some seconds under `kcollect -p hi`, which begins with it: its first
-//! ticks, when its files are not known yet, count like all others. The table says how its ticks'
-//! user stacks ended by kcollect's own counts, of ticks on a CPU, for which the goals are; alongside
-//! them, how many of the others are complete, when a thread was off the CPU; and, for those that
-//! failed, in which functions, by the experiment. A program that is not installed is a line that
+//! ticks, when its files are not known yet, count like all others. The table says how the user
+//! stacks of its ticks on a CPU ended, by kcollect's own counts; the goals are for these. Next to
+//! them it has how many stacks of threads off the CPU are complete, and, for failed stacks, in
+//! which functions they ended, by the experiment. A program that is not installed is a line that
 //! says so.
 //!
 //! It ends with an error when a program is below its goal.
@@ -33,7 +33,7 @@ use tests::machine::Exclusive;
 use crate::program::{PROGRAMS, Program};
 use crate::stacks::{Stacks, VIA_FRAME_POINTER, VIA_SCAN};
 
-/// The longest that one program takes, without its preparation.
+/// Maximum time that one program takes, without its preparation.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The number of places of failure that are printed.
@@ -194,7 +194,7 @@ fn succeeded(finished: Finished) -> Result<()> {
     Ok(())
 }
 
-/// Returns the search path of commands, with those of servers.
+/// Returns the search path of commands, including directories with servers.
 fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

@@ -92,7 +92,7 @@ impl Stacks {
             let place = match stack.frames.last().copied() {
                 None => "no frame at all".to_owned(),
                 Some(address) => {
-                    // A mapped file need not be an ELF file: an image of memory is none.
+                    // A mapped file need not be an ELF file: a memory image is not.
                     let function = archives.function_at(&space, address, at_ns).ok().flatten();
                     let place = space.find(address, at_ns);
                     let name = function.and_then(|function| function.name);
@@ -110,8 +110,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Returns the number of ticks, without those of exiting threads, which have no memory any
-    /// more.
+    /// Number of ticks, except the ticks of exiting threads, which have no memory any more.
     pub(crate) fn ticks(&self) -> u64 {
         ticks(&self.by_end)
     }

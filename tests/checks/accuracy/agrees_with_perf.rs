@@ -23,7 +23,7 @@ const PERF_HZ: u32 = 1511;
 /// How many of the top functions are compared as a set.
 const COMPARED_RANKS: usize = 10;
 
-/// The least share of the stacks with a function that is compared with its callees included.
+/// Minimum share of the stacks with a function that is compared with its callees included.
 const MIN_COMMON_SHARE: f64 = 0.05;
 
 /// Ticks by function.

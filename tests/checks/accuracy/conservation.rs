@@ -16,7 +16,7 @@ use tests::machine::{Setting, alone, online_cpus, stolen_everywhere, stolen_sinc
 use tests::oracle::statistics::Band;
 use tests::workload;
 
-/// The longest from the start of the experiment to the first CPU's clock, and from the last clock
+/// Maximum time from the start of the experiment to the first CPU's clock, and from the last clock
 /// to the end, nanoseconds.
 const EDGE_NS: f64 = 5e7;
 
@@ -49,8 +49,8 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         )?;
         let experiment = recorded.experiment()?;
         let summary = RunSummary::of(&experiment)?;
-        // No tick is lost. The names of a thousand processes a second may be, where others want the
-        // CPUs as well: a compiler alongside these checks has been enough.
+        // No tick is lost. The names of a thousand processes a second may be, if others want the
+        // CPUs as well: one compiler has been enough.
         summary.without(&["ring_full", "not_written", "unaccounted"])?;
         let header = gprofng::header(&experiment)?;
         // Time stolen from threads; the hypervisor's sum includes idle CPUs, over a longer time.

@@ -1,5 +1,5 @@
-//! A thread that does not lead its process executes a program and gets another number: each thread
-//! has the time that it lived, in the reports too, whose sums are those of the recording.
+//! A thread that is not the leader of its process calls execve(2) and gets another tid: each thread
+//! has the time that it lived, in reports too, whose sums equal the recording's.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;

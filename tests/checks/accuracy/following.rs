@@ -1,5 +1,5 @@
-//! Which processes kcollect follows: those with a tick, those of a pattern, the load and its
-//! descendants, and those of a container or a user.
+//! Which processes kcollect follows: processes with a tick or a matching name, the load and its
+//! descendants, the processes of a container or a user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -206,8 +206,8 @@ fn root_alone_descendants_are_named_by_fork_or_spawn() -> Result<()> {
     followed.lost_nothing()
 }
 
-/// Of a container are followed: what runs in it at the start, what is forked there, and what enters
-/// it and executes its program there; and nothing else.
+/// A container's followed processes are the ones that run in it at the start, that are forked
+/// there, or that enter it and execute their program there; and no others.
 #[test]
 fn root_alone_processes_of_a_container_or_a_user_are_followed() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -13,10 +13,10 @@ use tests::machine::{Offline, alone, online_cpus, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload::truth::monotonic_ns;
 
-/// The longest until a CPU that is back online is noticed, nanoseconds.
+/// Maximum time until a CPU that is back online is noticed, nanoseconds.
 const MAX_UNNOTICED_NS: f64 = 1.2e9;
 
-/// The longest that starting and stopping a CPU's clock takes, nanoseconds.
+/// Maximum time that starting and stopping a CPU's clock takes, nanoseconds.
 const EDGE_NS: f64 = 5e7;
 
 #[test]

@@ -1,7 +1,7 @@
 //! A CPU's clock that starts long after its grid of boundaries was begun, as happens where more
 //! threads want to run than there are CPUs. If the boundaries stayed where they were, each context
 //! switch between a boundary and its timer would look like one before an overdue timer, and the
-//! tick would be charged to the scheduler, for the thread that is switched out.
+//! tick would be charged to the scheduler on behalf of the thread that is switched out.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +24,7 @@ const ON_CPU: [Microstate; 3] = [Microstate::User, Microstate::System, Microstat
 /// Programs that only calculate, more than there are CPUs on a small machine.
 const PROGRAMS: usize = 6;
 
-/// The least share of their time on a CPU that they have in user mode, with the few calls that ask
+/// Minimum share of their time on a CPU that they have in user mode, with the few calls that ask
 /// what time it is.
 const MIN_USER_SHARE: f64 = 0.88;
 

@@ -17,7 +17,7 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// The longest from Ctrl-C to the end.
+/// Maximum time from Ctrl-C to the end.
 const MAX_END_TIME: Duration = Duration::from_secs(10);
 
 /// Records many threads or processes; returns the lines of `threads.jsonl` and the summary.

@@ -39,8 +39,8 @@ fn root_alone_children_that_exec_are_named_before_and_after() -> Result<()> {
                 as_true += u32::from(name == "true");
             }
         }
-        // Of thousands of children, each about half a millisecond in user mode, many have a tick
-        // every 997 µs.
+        // Among thousands of children, each about half a millisecond in user mode, many have a tick
+        // at an interval of 997 µs.
         ensure!(
             as_true >= 20,
             "{as_true} of {} children were seen as `true`",
@@ -188,8 +188,8 @@ fn user_names(functions: &Table) -> BTreeMap<Pid, BTreeSet<String>> {
     names
 }
 
-/// gprofng shows threads by their real ids, their own names and their processes; those of the
-/// kernel too, and one that changed its name under the last one.
+/// gprofng shows threads by their real ids, their own names and their processes, kernel threads
+/// too. A thread that changed its name has the last one.
 #[test]
 fn root_alone_threads_are_shown_by_name() -> Result<()> {
     alone(|| {

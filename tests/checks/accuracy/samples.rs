@@ -1,5 +1,5 @@
-//! At every sample the exact times of the machine are the sums of those of its threads, gprofng's
-//! file has the same sums, and the counts of a process are those that it reads of itself.
+//! At every sample the exact times of the machine are the sums of its threads' times, gprofng's
+//! file has the same sums, and the counts of a process are the ones that it reads of itself.
 
 use std::process::Command;
 use std::sync::{Arc, Barrier};
@@ -149,7 +149,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
     Ok(())
 }
 
-/// While data are paused no thread has time or ticks.
+/// While recording is paused no thread has time or ticks.
 #[test]
 fn root_alone_paused_time_is_not_counted() -> Result<()> {
     judge_times(|| {
@@ -215,8 +215,8 @@ fn root_alone_paused_time_is_not_counted() -> Result<()> {
     })
 }
 
-/// Threads that sleep, wake and leave their CPU as data begin: whichever of these the programs see
-/// first, a thread's ticks are those of its time.
+/// Threads that sleep, wake and leave their CPU as recording starts: whichever of these the
+/// programs see first, a thread's ticks match its time.
 #[test]
 fn root_alone_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result<()> {
     const SLEEPERS: usize = 16;

@@ -28,16 +28,16 @@ const PROGRAMS: usize = 1000;
 const LEARNING_S: &str = "1.5";
 /// How many files are compiled.
 const FILES: usize = 30;
-/// The least share of the ticks with a user stack that have a complete one, once there is an unwind
+/// Minimum share of the ticks with a user stack that have a complete one, once there is an unwind
 /// table for their code.
 const MIN_COMPLETE_SHARE: f64 = 0.95;
-/// The largest share of them that comes before that: the compiler's table takes a second to make,
-/// and the compiler wants the CPUs too.
+/// Maximum share of them that comes before that: the compiler's table takes a second to make, and
+/// the compiler wants the CPUs too.
 const MAX_SHARE_BEFORE_TABLES: f64 = 0.3;
 /// The same of programs that run for a millisecond, and that ran before: 99 %, and three
 /// standard deviations below that for the 500 ticks that there are at least.
 const MIN_COMPLETE_SHARE_SHORT_LIVED: f64 = 0.976;
-/// The largest share of the user frames that are in no load object.
+/// Maximum share of the user frames that are in no load object.
 const MAX_UNMAPPED_SHARE: f64 = 0.01;
 
 #[test]
@@ -87,8 +87,8 @@ fn root_alone_a_parallel_build() -> Result<()> {
     })
 }
 
-/// Records a load that executes at least that many programs, some of these names, and compares it
-/// with the audit; `share` is the least share of complete user stacks.
+/// Records a load that executes at least `programs` programs, some with these names, and compares
+/// it with the audit; `share` is the minimum share of complete user stacks.
 fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<()> {
     let audit = Audit::start(LIMIT)?;
     let recorded = record(&["-p", "hi", "-F", "on"], load, LIMIT)?;

@@ -249,7 +249,7 @@ fn root_alone_short_lived_threads() -> Result<()> {
     })
 }
 
-/// The CPU time of short-lived threads is that of their control group, to the last instruction. The
+/// The CPU time of short-lived threads equals their control group's, to the last instruction. The
 /// account begins a little earlier, with the shell that enters the group.
 #[test]
 fn root_alone_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
@@ -328,11 +328,11 @@ fn root_alone_all_states_at_once() -> Result<()> {
     })
 }
 
-/// The least share of the time that a workload which waits for the disk does so. The rest goes into
-/// dropping pages from memory. On a disk with less, these checks show nothing.
+/// Minimum share of its time for which a workload that waits for the disk does so. The rest goes
+/// into dropping pages from memory. On a disk with less, these checks show nothing.
 const MIN_DISK_SHARE: f64 = 0.2;
 
-/// The least share of the time that a thread which naps for a millisecond waits for its CPU, where
+/// Minimum share of the time that a thread which naps for a millisecond waits for its CPU, where
 /// two others spin on it. The scheduler may let it run at once or after a time slice of each; with
 /// less than this there was no load.
 const MIN_LATENCY_SHARE: f64 = 0.2;
@@ -350,8 +350,8 @@ fn sleeps(variant: &str) -> Result<()> {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     ensure!(
         parts.block_io <= before_s.max(0.0) + faults_s,
-        "a part of its sleep was for a disk, next to {before_s} s before its work and {faults_s} s \
-         in page faults: {row:?}"
+        "a part of its sleep was for a disk, in addition to {before_s} s before its work and \
+         {faults_s} s in page faults: {row:?}"
     );
     Ok(())
 }
@@ -364,7 +364,7 @@ const FAULTS: [Microstate; 3] = [
 ];
 
 /// Returns how long a process waited for pages of its program to be read from a disk, seconds,
-/// which is before its work: nothing on a warm machine, half a second alongside a compiler.
+/// which is before its work: nothing on a warm machine, half a second while a compiler runs.
 fn loading_s(row: &ProcessTimes) -> f64 {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     let block_io = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
@@ -379,7 +379,7 @@ fn sleep(variant: &str, share: f64) -> Result<(Truth, ProcessTimes)> {
     Ok((truth, row))
 }
 
-/// Judges a 32-bit child, the numbers of whose system calls are other calls' in its 64-bit parent.
+/// Judges a 32-bit child, whose system call numbers mean other calls in its 64-bit parent.
 fn compat32(variant: &str, state: Microstate) -> Result<()> {
     if !compat32::is_supported() {
         return Ok(());
@@ -455,7 +455,7 @@ fn interval_of(load: &[&str]) -> &'static str {
 }
 
 /// How much longer a workload may take to be loaded and to end for each other one that begins and
-/// ends with it, seconds. In addition to 26, 60 and 70 ms asleep were measured.
+/// ends with it, seconds. With 26 others, 60 and 70 ms asleep were measured.
 const MAX_EDGE_PER_PROCESS_S: f64 = 0.005;
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths
@@ -487,7 +487,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let agrees = |truth: &Truth| account.agree_within(truth, edges);
     let mut verdicts: Vec<_> = truths.iter().map(agrees).collect();
     verdicts.push(account.ended_in(&truths, ending_s, MAX_REAPED_ERROR_S));
-    // Data stop on one CPU after the other, so a thread that migrates meanwhile is recorded a
+    // Recording stops on one CPU after the other, so a thread that migrates meanwhile is recorded a
     // little longer; and the time of the CPU that stops them may be stolen.
     verdicts.push(account.conserve_within(&residents, MAX_WHOLE_RUN_ERROR_S + stolen_s));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {

@@ -234,8 +234,8 @@ fn samples_end_with_it(sub: &FollowedProcess) -> Result<()> {
     Ok(())
 }
 
-/// Judges a proctorture that burnt that many milliseconds in functions: they have that time, by stock
-/// gprofng, and no other function has any.
+/// Judges a proctorture that burnt these milliseconds in functions: stock gprofng shows that time
+/// for them, and no other function has any.
 fn judge(followed: &Followed, sub: &FollowedProcess, burnt: &[(&str, u64)]) -> Result<()> {
     let table = sub.functions(None)?;
     let mut rest = table.total()?;

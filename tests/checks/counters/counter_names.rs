@@ -46,7 +46,7 @@ const COUNTED_BY: [(&str, &str); 9] = [
     ("exclude_hv", "exclude_hv"),
 ];
 
-/// Makes a directory in the place of `/sys/bus/event_source/devices`.
+/// Makes a directory that stands in for `/sys/bus/event_source/devices`.
 fn devices(tree: &str) -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     for line in tree.lines().filter(|line| !line.starts_with(['#', '/'])) {

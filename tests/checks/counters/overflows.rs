@@ -25,13 +25,13 @@ const STORES: u64 = 700;
 const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
-/// The largest share of the stacks that end early, as for all programs.
+/// Maximum share of the stacks that end early, as for all programs.
 const MAX_INCOMPLETE_SHARE: f64 = 0.005;
 
 /// How many stacks may end early in any case, which matters for context switches alone. Until the
 /// unwind tables of a program that starts are there, each of its page faults sends a stack copy,
-/// and where the ring is half full of these, stacks end early: many alongside a compiler. Two of some
-/// 180 on a quiet machine were seen once, and are taken to be the same.
+/// and once these fill half of the ring, stacks end early: many do while a compiler runs. Two of
+/// some 180 on a quiet machine were seen once, and are taken to have the same cause.
 const MAX_INCOMPLETE_AT_START: f64 = 5.0;
 
 /// The code of a program that SIGTRAP ended: seen once in a virtual machine, whose kernel took a
@@ -252,7 +252,7 @@ fn an_overflow_counts_as_its_interval() -> Result<()> {
         let table = functions(&run.own()?, metric)?;
         for (path, times) in [("left", times), ("right", 3 * times)] {
             let found = inclusive(&table, path);
-            // It may go from one CPU to another, each of which counts for itself.
+            // It may migrate, and each CPU counts for itself.
             ensure!(
                 found.is_multiple_of(interval)
                     && found.abs_diff(times) <= interval * cpus + unreported,

@@ -50,7 +50,7 @@ fn needed(finished: &Finished) -> Result<u64> {
         .with_context(|| finished.to_string())
 }
 
-/// With too few descriptors kcollect says how many it needs, and with that many it records.
+/// With too few descriptors kcollect says how many it needs, and with this number it records.
 #[test]
 fn root_too_few_descriptors_are_refused_at_the_start() -> Result<()> {
     let _machine = Shared::take()?;

@@ -66,7 +66,7 @@ fn root_alone_full_in_a_series() -> Result<()> {
         running.until("a third experiment", || {
             experiments_in(disk.path()).is_ok_and(|all| all.len() >= 3)
         })?;
-        // A copy of a load object that finds no space is removed, and leaves its own.
+        // A copy of a load object that does not fit is removed, which frees its space.
         while !running.ended()? {
             disk.fill()?;
             running.in_time()?;
@@ -82,7 +82,7 @@ fn root_alone_full_in_a_series() -> Result<()> {
             ensure!(opened(&complete)?.closed, "{number}: {finished}");
         }
         for path in all {
-            // The last one does not have what found no space, and our report says so.
+            // What did not fit is missing from the last one, and our report says so.
             let log = fs::metadata(path.join("log.xml")).map_or(0, |log| log.len());
             if log > 0 {
                 let header = gprofng::script(&["header"], &path)?;
@@ -167,7 +167,7 @@ fn only_ballast(directory: &Path, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an experiment opens, and has the ticks of at least that many seconds of each CPU.
+/// Checks that an experiment opens, and has ticks of at least `seconds` seconds of each CPU.
 fn valid(experiment: &Path, seconds: f64, finished: &Finished) -> Result<()> {
     let header = gprofng::script(&["header"], experiment)?.content()?;
     ensure!(

@@ -1,7 +1,7 @@
 //! A disk that is full, or fails, at any one call that writes to it: strace lets the kernel refuse
 //! the Nth call of a kind and all after it, as a disk does that has no space any more, or the Nth
-//! alone, as one does where others make space again. Each time kcollect ends with an error that says
-//! so, leaves an experiment that opens, and nothing in the kernel.
+//! alone, as one does where others make space again. Each time kcollect ends with an error that
+//! says so, leaves an experiment that opens, and nothing in the kernel.
 //!
 //! N grows in increasing steps; with `KCOLLECT_FAULTS` set each single call is refused once, which
 //! takes longer. strace counts the calls of each thread on their own, so several may be refused at

@@ -57,8 +57,8 @@ fn size_of(experiment: &Path) -> Result<u64> {
     Ok(files.map(|file| file.len()).sum())
 }
 
-/// Checks that an experiment with a limit has at most that size and half as much again, of what
-/// cannot stop with the data at once, in addition to what each recording has: the founder's own files, and
+/// Checks that an experiment with a limit has at most that size, plus half as much again for what
+/// cannot stop at once with the data, plus what each recording has: the founder's own files, and
 /// the statistics.
 fn limited(kind: &str, beyond: Option<&str>) -> Result<()> {
     const MAX_DATA_BYTES: u64 = 3 << 20;

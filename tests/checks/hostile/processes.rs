@@ -30,7 +30,7 @@ use tests::workload::proctorture::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The most frames that are recorded of a stack.
+/// Maximum number of recorded frames of a stack.
 const MAX_FRAMES: usize = 1000;
 
 /// A process that has ended, and its output.
@@ -69,8 +69,8 @@ fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<
     Ok(done)
 }
 
-/// Checks that that many milliseconds of user time of some processes are recorded, within the error
-/// of a sample.
+/// Checks that this user time of some processes is recorded, milliseconds, within the error of a
+/// sample.
 fn judge(
     followed: &Followed,
     subs: &[&FollowedProcess],
@@ -92,7 +92,7 @@ fn judge(
         .judge(what, ticks)
 }
 
-/// Checks that a function has that many milliseconds, by stock gprofng.
+/// Checks a function's time in stock gprofng, milliseconds.
 fn judge_function(
     followed: &Followed,
     sub: &FollowedProcess,
@@ -370,7 +370,7 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         judge_function(&followed, killed, "burn_one", 200)?;
         ensure!(killed.end_ns.is_some(), "{} is not closed", killed.name);
 
-        // By the pid of the initial namespace, not by that of its own.
+        // By the pid in the initial namespace, not in its own.
         let inside = find_report(&done[9].1, "inside")?.pid;
         ensure!(inside == Pid(1), "it is number {inside} in its namespace");
         let outside = find_report(&done[9].1, "space")?.pid;

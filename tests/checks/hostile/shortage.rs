@@ -130,8 +130,8 @@ fn root_a_limit_of_the_address_space_is_an_error() -> Result<()> {
     let experiments = experiments_in(directory.path())?;
     ensure!(experiments.len() == 1, "{experiments:?}");
     let experiment = experiments[0].to_string_lossy();
-    // The least limit that is enough depends on the experiment: each report with less is refused,
-    // and with still less the loader of the program's libraries fails.
+    // The minimum limit depends on the experiment: each report with less is refused, and with still
+    // less the loader of the program's libraries fails.
     let mut refused = 0;
     for mib in (20..1000).step_by(4) {
         let finished = within(mib << 10, &["report", &experiment, "functions"])?;
@@ -223,7 +223,7 @@ fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
     before.nothing_more()
 }
 
-/// A wall clock that is that many seconds off until this value is dropped.
+/// A wall clock that is off by this number of seconds until the value is dropped.
 struct Stepped(i64);
 
 impl Stepped {

@@ -2,7 +2,7 @@
 //! nothing in the kernel.
 //!
 //! It is done 10 times, or as often as `KCOLLECT_FAULTS` says. The moments come from a seed, so
-//! that the first ones of many runs are those of a few.
+//! many kills begin with the same moments as a few.
 
 use std::thread::sleep;
 use std::time::Duration;

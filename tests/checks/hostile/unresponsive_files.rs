@@ -1,9 +1,9 @@
 //! Files on a file system that does not answer any more, as with a file server that is down:
 //! kcollect reports it, records every other process, and ends.
 //!
-//! The file system is one in user space, which blocks in the middle of a request. A process that
-//! calls it next waits until it answers again, or is killed. The process that executes its file is
-//! not affected: all pages of the file have been read by then.
+//! The file system is in user space and blocks in the middle of a request. The next process that
+//! calls it waits until it answers again, or until it is killed. The process that executes its file
+//! is not affected: all pages of the file have been read by then.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -38,7 +38,7 @@ const FILE: INodeNo = INodeNo(2);
 /// The name whose lookup blocks the file system.
 const STOP: &str = "stop";
 
-/// Bytes after the program: that many that its pages and its tables have been read long before.
+/// Padding after the program, bytes: so large that its pages and its tables were read long before.
 const PADDING_BYTES: usize = 32 << 20;
 
 /// How long a slow answer takes.

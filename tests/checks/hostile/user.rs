@@ -3,12 +3,12 @@
 //! experiment itself. Nothing is written outside of it, nothing that only root may read gets into
 //! it, and kcollect neither hangs nor takes all memory.
 //!
-//! Tried are: a perf map that is a link to a secret, or a secret mounted there; a perf map and a
-//! program without end, a pipe in the place of a map; long arguments and environments; the
-//! experiment, its archives, its files and its subexperiments exchanged for links to a directory of
-//! root's while it is written.
+//! The user tries: a perf map that is a link to a secret, or a secret mounted there; a perf map and
+//! a program without end, a pipe instead of a map; long arguments and environments; the experiment,
+//! its archives, its files and its subexperiments exchanged for links to a directory of root's
+//! while it is written.
 //!
-//! Elsewhere are names that are no names, tables that lie and code in odd places
+//! Other files have names that are not names, tables that lie and code in odd places
 //! ([`processes`](processes.rs)), programs that may be executed and not read
 //! ([`archives`](../format/archives.rs)), and bytes of all kinds ([`fuzz`](../../fuzz/main.rs)).
 
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A user and a group without any rights.
 const NOBODY: u32 = 65534;
 
-/// The most memory that kcollect may take, bytes: more than an ordinary run takes.
+/// Maximum memory that kcollect may take, bytes: more than an ordinary run takes.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 
 /// The processes that the recordings below follow; others would cost time.

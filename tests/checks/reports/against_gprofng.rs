@@ -25,7 +25,7 @@ use tests::workload;
 /// How many functions each load object has.
 const FUNCTIONS: usize = 12;
 
-/// Rows by name, in thousandths; those of one name in any order, without rows of zeros.
+/// Rows by name, in thousandths; rows of the same name in any order; no rows of zeros.
 type Rows = BTreeMap<String, Vec<Vec<i64>>>;
 
 fn collect(rows: impl Iterator<Item = (String, Vec<f64>)>) -> Rows {

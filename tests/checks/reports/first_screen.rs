@@ -1,5 +1,5 @@
 //! The summary of a recording names the process that causes a problem of the machine, and the
-//! reason for its waits. Its tables are those of `kcollect report`.
+//! reason for its waits. Its tables are the same as `kcollect report`'s.
 
 use std::process::Command;
 use std::time::Duration;
@@ -102,7 +102,7 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     Ok(())
 }
 
-/// The source of a program whose own functions are all inlined into those of its runtime.
+/// The source of a program whose own functions are all inlined into its runtime's functions.
 const PARKED: &str = "
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ fn root_a_wait_in_an_inlined_function_has_its_caller() -> Result<()> {
     run(rustc.arg(&program).arg(&source), LIMIT)?.succeeded()?;
     let program = program.to_str().context("no text")?;
     let recorded = record(&["-p", "on", "-F", "=parked_inlined"], &[program], LIMIT)?;
-    // Not the summary, whose rows are those of the whole machine: other checks run alongside.
+    // Not the summary, whose rows cover the whole machine: other checks run at the same time.
     let report = ["report", "--process", "parked_inlined"];
     let report = run_in(recorded.directory(), &report, LIMIT)?.succeeded()?;
     let rows = table_in(&report.stdout, "Where threads waited")?;

@@ -203,7 +203,7 @@ fn root_times_by_line_are_those_of_gprofng() -> Result<()> {
     };
     let ours = ours.map(|(line, (own, all))| (line, (shown(own), shown(all))));
     let ours: BTreeMap<_, _> = ours.filter(|(_, of)| *of != (0, 0)).collect();
-    // The line of the loop, that of its call, and that of the call before. Others may have no tick.
+    // The lines of the loop, of its call, and of the call before. Others may have no tick.
     ensure!(stock.len() >= 3, "{stock:?}");
     ensure!(ours == stock, "{ours:?}, and gprofng shows {stock:?}");
     Ok(())

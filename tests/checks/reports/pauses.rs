@@ -9,7 +9,7 @@ use tests::kcollect::record;
 use tests::machine::{Shared, work_cpu};
 use tests::workload;
 
-/// Returns the elements of an experiment's log in which data begin or stop to be taken.
+/// Returns the elements of an experiment's log at which recording starts or stops.
 fn pauses(experiment: &Path) -> Result<Vec<String>> {
     let log = std::fs::read_to_string(experiment.join("log.xml"))?;
     let lines = log.lines().map(str::trim);

@@ -1,5 +1,5 @@
-//! The budget (`--budget`): one that is too small makes kcollect give up one thing after the other,
-//! and say so; the number of ticks stays what it is.
+//! The budget (`--budget`): if it is too small, kcollect gives up one thing after the other and
+//! says so; the number of ticks does not change.
 
 use std::process::Command;
 use std::time::Duration;
@@ -98,8 +98,8 @@ fn what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     );
 
     // A CPU that is busy all the time has a packet for each firing, and for boundaries that a
-    // context switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 alongside other
-    // checks.
+    // context switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 while other
+    // checks ran.
     let began = experiment.start().tstamp_ns;
     let (before, late): (Vec<_>, Vec<_>) = packets(&path)?
         .into_iter()

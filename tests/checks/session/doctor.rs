@@ -1,4 +1,4 @@
-//! `kcollect doctor` reports each requirement as it found it, with the hint where it is not met.
+//! `kcollect doctor` reports each requirement as it found it, with a hint if it is not met.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -114,7 +114,7 @@ fn reported(directory: &Path, part: [&str; 2], pid: Pid) -> Result<(f64, String)
     Ok((seconds.context("seconds")?, end.to_owned()))
 }
 
-/// The longest that a load waits for a CPU on a machine where other checks run, seconds.
+/// Maximum time that a load waits for a CPU on a machine where other checks run, seconds.
 const LONGEST_WAIT_S: f64 = 0.05;
 
 /// Checks that the reports of all seconds of a series together have what its experiments have, and
@@ -179,7 +179,7 @@ fn root_alone_not_a_tick_falls_between_two_experiments() -> Result<()> {
             summary.complete()?;
             interval_ns = summary.interval_us * 1000.0;
             let stats = summary.cpu(truth.cpu)?;
-            // Two edges, each of which may have moved by half an interval.
+            // Each of the two edges may have moved by half an interval.
             stats.elapsed(interval_ns, 1)?;
             ticks += stats.ticks();
             elapsed_ns += stats.recorded_ns;

@@ -13,7 +13,7 @@ use tests::command::{Finished, run};
 use tests::kcollect::{command, experiment_in};
 use tests::machine::{Exclusive, Shared, online_cpus};
 
-/// Of one command, on a busy machine.
+/// Time limit of one command on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Nothing is archived, which takes longer than the recording.
 const RECORD: [&str; 6] = ["-F", "on", "-A", "off", "-t", "1.5"];

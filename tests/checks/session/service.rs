@@ -35,7 +35,7 @@ struct Systemd {
 
 impl Systemd {
     fn start() -> Result<Self> {
-        // Not in /tmp, of which a service has its own.
+        // Not in /tmp: a service has its own.
         let place = tempfile::tempdir_in("/var/lib")?;
         let units = place.path().join("config/systemd/user");
         let changes = units.join("kcollect.service.d");
@@ -157,7 +157,7 @@ fn groups() -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Removes cgroups without processes, and those of the same name in other hierarchies.
+/// Removes cgroups without processes, and cgroups of the same name in other hierarchies.
 fn remove(groups: &[PathBuf]) {
     fn remove_all(group: &Path) {
         for entry in fs::read_dir(group).into_iter().flatten().flatten() {
@@ -187,7 +187,7 @@ fn root_the_service_starts_rotates_is_watched_and_stops() -> Result<()> {
     systemd.settings(&packaged)?;
     systemd.ctl(&["start", "kcollect"])?.succeeded()?;
 
-    // It has started when data are recorded, of which the log's line is on its way.
+    // It reports that it has started when recording starts; the log's line may come later.
     let started = systemd.shown()?;
     systemd.until("data", |systemd| {
         let log = fs::read_to_string(systemd.data().join("ktest.1.er/log.xml"))?;

@@ -54,7 +54,7 @@ fn root_alone_bpf_programs_that_come_and_go_are_harmless() -> Result<()> {
         Duration::from_secs(30),
     )?;
     recording.until_running()?;
-    // Each of these loads its programs where those of the one before were, or half over them.
+    // Each of these loads its programs where the previous one's were, or half over them.
     for _ in 0..6 {
         let directory = tempfile::tempdir()?;
         let arguments = ["-p", "hi", "-x", "off", "-A", "off", "-t", "0.3"];

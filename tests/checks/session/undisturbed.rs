@@ -15,7 +15,7 @@ use tests::machine::Exclusive;
 
 /// How long the load makes its calls, seconds.
 const LOAD_S: &str = "3";
-/// The least number of calls of each kind.
+/// Minimum number of calls of each kind.
 const TIMES: u64 = 20;
 const LIMIT: Duration = Duration::from_secs(40);
 

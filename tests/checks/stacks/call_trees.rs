@@ -2,12 +2,12 @@
 //! state that its threads measured themselves, and the functions of a path are followed by the
 //! kernel's that it called.
 //!
-//! What is judged is what stock gprofng shows of the subexperiments of the daemon and of its
-//! client. How far a number of ticks may be off: of a stretch of time, on a CPU or away from it,
-//! the ticks are its length in intervals, rounded up or down by chance. So those of `n` stretches
-//! have a standard deviation of at most `√n / 2` ticks, and never a greater one than as many
-//! independent samples. Allowed are five of these, four ticks for the ends, and a hundredth of the
-//! time, since the clocks are read outside of the call.
+//! It judges what stock gprofng shows of the subexperiments of the daemon and of its client. How
+//! far a number of ticks may be off: the ticks of a stretch of time, on a CPU or off it, are its
+//! length in intervals, rounded up or down by chance. So the ticks of `n` stretches have a standard
+//! deviation of at most `√n / 2` ticks, and never a greater one than as many independent samples.
+//! The check allows five of these, four ticks for the ends, and a hundredth of the time, since the
+//! clocks are read outside of the call.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,9 +34,9 @@ use tests::oracle::statistics::{MAX_SIGMAS, SLACK_TICKS};
 const WORK_S: f64 = 8.0;
 /// The share by which a time may be off apart from chance.
 const MAX_TIME_ERROR_SHARE: f64 = 0.01;
-/// The largest share of the ticks after the warm-up whose user stack is incomplete.
+/// Maximum share of the ticks after the warm-up whose user stack is incomplete.
 const MAX_INCOMPLETE_SHARE: f64 = 0.001;
-/// The least share of a path's blocked time that is where it blocks in the kernel.
+/// Minimum share of a path's blocked time that is where it blocks in the kernel.
 const MIN_BLOCKED_SHARE: f64 = 0.99;
 /// How far a time may be off because gprofng shows thousandths of a second.
 const ROUNDING_S: f64 = 0.0005;
@@ -173,7 +173,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Finds how the stacks of threads begin: the first one's in one way, those of all others in
+    /// Finds how the stacks of threads begin: the first thread's in one way, all others' in
     /// another.
     fn beginnings(&mut self) -> Result<()> {
         let first = |took: &PathTimes| took.path.split('/').next().map(str::to_owned);
@@ -237,8 +237,8 @@ impl Judge<'_> {
                 self.compare(took, "blocked", here, took.blocked_ns, took.switches);
             }
         }
-        // The little that a call which blocks is on a CPU goes by with interrupts off, for the
-        // scheduler: a tick that is due then comes when the next thread runs.
+        // A blocking call is on a CPU only briefly, with interrupts off, in the scheduler: a tick
+        // that is due then comes when the next thread runs.
         if took.state.is_empty() {
             // What seems to block a path that does not was stolen from it by a hypervisor, on its
             // CPU: some of its ticks pass then.
@@ -291,7 +291,7 @@ impl Judge<'_> {
                 .position(|state| *state == took.state)
                 .context("a path that blocks has a state")?;
             let all = self.sum(&path)[state];
-            // Of each branch the first node that has passed all of them.
+            // The first node of each branch that has passed all of them.
             let passed = self.tree.sum(|node| {
                 let after = self.after(node, &path).and_then(<[String]>::split_last);
                 after.is_some_and(|(last, before)| {
@@ -368,8 +368,8 @@ impl Judge<'_> {
             let stolen = tick.detail == Detail::Stolen.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
-            // Of an off-CPU interval whose end the kernel did not show there is no stack at
-            // all, which counts as incomplete.
+            // An off-CPU interval whose end the kernel did not show has no stack at all, and counts
+            // as incomplete.
             let seen = !stack.frames.is_empty();
             if seen && (back || !stolen && in_user_mode != (inside == 0)) {
                 mixed += ticks;

@@ -1,8 +1,7 @@
-//! JIT functions have their names and their shares of time, in stacks
-//! that go through them.
+//! JIT functions have their names and their shares of time, in stacks that go through them.
 //!
 //! A workload generates code and announces it in both ways, in a perf map and in a jitdump. node,
-//! java and CPython are tried where they are installed; where one is not, a line says so.
+//! java and CPython are tried if they are installed; if one is not, a line says so.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -80,8 +79,8 @@ fn judge_jit(way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of a map that is too long to be written, the functions that run are, though they come last; and
-/// the summary says what was left out.
+/// If a map is too long to be written, the functions that run are written, though they come last,
+/// and the summary says what was left out.
 #[test]
 fn root_functions_that_run_are_named_before_others() -> Result<()> {
     let _machine = Shared::take()?;
@@ -416,8 +415,8 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
             "hot {hot}, cold {cold} ticks of {all}: {:#?}",
             functions.rows.iter().take(40).collect::<Vec<_>>()
         );
-        // The time that it measured includes that for which it was preempted, and that of the first
-        // rounds, which had no name.
+        // The time that it measured includes its preemptions, and the first rounds, which had no
+        // name.
         Band::of(hot + cold, truth)
             .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
             .judge("hot", hot)

@@ -54,7 +54,7 @@ fn rows(followed: &Followed, view: &str) -> Result<Vec<Value>> {
     Ok(table["rows"].as_array().context("no rows")?.clone())
 }
 
-/// Checks that the file that the process reads has its name, with that many reads.
+/// Checks that the file that the process reads has its name and the right number of reads.
 fn judge_reads(followed: &Followed, file: &str, rounds: u64) -> Result<()> {
     let files = rows(followed, "files")?;
     let reads = files.iter().find(|row| row["file"] == file);

@@ -1,4 +1,4 @@
-//! Mappings change while user stacks are unwound, and files are deleted soon, or are of file
+//! Mappings change while user stacks are unwound, and files are deleted soon, or are on file
 //! systems that the kernel and user space describe differently.
 
 use std::process::Command;
@@ -49,8 +49,8 @@ fn on_cpu(followed: &Followed) -> (u64, u64) {
 }
 
 /// Each program is a new file, runs for some 50 ms, and has exited when its records are applied:
-/// its unwind table is begun when its first stack copy comes. In addition to other checks many have exited
-/// by then too; of those whose copies are applied later, less than half have their stacks.
+/// its unwind table is begun when its first stack copy comes. While other checks run, many have
+/// exited by then too; of those whose copies are applied later, less than half have their stacks.
 #[test]
 fn root_alone_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -103,8 +103,8 @@ fn kernel_finds_the_tables(followed: &Followed) -> Result<()> {
     Ok(())
 }
 
-/// One program runs while an overlay copies its file; the other is run from the copy, of which user
-/// space sees the inode of the file below.
+/// One program runs while an overlay copies its file up; the other is run from the copy, for which
+/// user space sees the inode of the lower file.
 #[test]
 fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
     let _machine = Shared::take()?;
@@ -118,7 +118,7 @@ fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
     kernel_finds_the_tables(&followed)
 }
 
-/// The device of a file on btrfs is that of its subvolume, for user space alone. The file system is
+/// For a file on btrfs, user space alone sees its subvolume's device number. The file system is
 /// busy until the program is archived.
 #[test]
 fn root_files_on_btrfs_have_their_tables() -> Result<()> {

@@ -17,7 +17,7 @@ use tests::kcollect::Recording;
 use tests::machine::Shared;
 use tests::workload::proctorture::{PROCTORTURE, finish, pid, start};
 
-/// How many copies of the program run alongside it.
+/// How many copies of the program run at the same time.
 const COPIES: u64 = 16;
 const LIMIT: Duration = Duration::from_secs(60);
 

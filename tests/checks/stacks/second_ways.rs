@@ -1,5 +1,5 @@
-//! What not every kernel has has a second way (`bpf/src/kernel_types.rs`). Here each first way is
-//! switched off on a kernel that has it, and the same is recorded by the second.
+//! Features that not every kernel has come with a fallback (`bpf/src/kernel_types.rs`). Here each
+//! feature is switched off on a kernel that has it, and the fallback records the same.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -49,9 +49,9 @@ struct TracedProgram {
 const FROM_START: u32 = 1500;
 const ROUNDS: u32 = 12;
 const STEPS: u32 = 500;
-/// That many times as much for those that are watched for longer: a round of the odd frames.
+/// Factor for programs that are watched for longer: a round of the odd frames.
 const LONG_WATCH_FACTOR: u32 = 10;
-/// The longest that rounds are begun for one program.
+/// Maximum time that rounds are begun for one program.
 const MAX_ROUNDS_TIME: Duration = Duration::from_secs(2);
 /// More instructions than the dynamic linker executes for a small program.
 const MAX_LINKING_STEPS: u32 = 400_000;
@@ -281,8 +281,8 @@ fn programs(directory: &Path) -> Vec<(TracedProgram, Command)> {
     let mut add = |name, command: Option<Command>, arguments: &str, last, followed| {
         let Some(mut command) = command else { return };
         command.args(arguments.split_whitespace());
-        // Its signals for preemption, of which a program that is stepped has no end, make calls
-        // that was not called.
+        // A program that is single-stepped gets its preemption signals without end, and they make
+        // calls that the code did not.
         command.env("GODEBUG", "asyncpreemptoff=1");
         let program = TracedProgram {
             name,

@@ -69,7 +69,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
 
     let joined = join.counts();
     ensure!(all > u64::from(NAPS) * 2, "only {all} ticks");
-    // All but those of the last state interval, which ends with the thread.
+    // All but the ticks of the last state interval, which ends with the thread.
     ensure!(
         joined.ticks + Ticks(30) >= Ticks(all)
             && joined.ticks + joined.missing + joined.not_expected == Ticks(all),

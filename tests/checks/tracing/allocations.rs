@@ -40,8 +40,8 @@ fn agrees(recorded: &FinishedRecording, stdout: &str) -> Result<()> {
     agrees_with_gprofng(recorded, &counted.collect())
 }
 
-/// Returns the standard deviation, relative, of what blocks of that many bytes are found to be, each
-/// of which is sampled with a probability.
+/// Returns the relative standard deviation of the estimate for `blocks` blocks of `bytes` bytes
+/// each; one byte of `mean_bytes` is sampled on average.
 fn sigma(blocks: u64, bytes: f64, mean_bytes: f64) -> f64 {
     let probability = 1.0 - (-bytes / mean_bytes).exp();
     ((1.0 - probability) / (blocks as f64 * probability)).sqrt()
@@ -71,7 +71,7 @@ fn root_each_block_of_a_running_process_is_recorded() -> Result<()> {
     agrees(&recording.stop()?, &stdout)
 }
 
-/// What is sampled adds up to what was allocated, as exactly as that many samples can.
+/// Samples add up to what was allocated, as exactly as their number permits.
 #[test]
 fn root_sampled_blocks_stand_for_all() -> Result<()> {
     const MEAN_BYTES: f64 = 65_536.0;
@@ -254,7 +254,7 @@ fn root_blocks_end_with_their_program() -> Result<()> {
         let found = reported(&model, name)?;
         ensure!(found == expected, "{name}: {found:?}, not {expected:?}");
     }
-    // Those of the shell are gone.
+    // The shell's blocks are gone.
     let shell = reported(&model, "main")?;
     ensure!(shell[1] > 0, "nothing in main");
     Ok(())

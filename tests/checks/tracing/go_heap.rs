@@ -75,7 +75,7 @@ fn judge(recorded: &FinishedRecording, output: &str, attached: bool) -> Result<(
     };
     let (allocated, block) = (number("ALLOCATED")?, number("BLOCK")?);
     let probability = 1.0 - (-block / number("RATE")?).exp();
-    // Of n blocks of which each is sampled with the probability p.
+    // The deviation for n blocks, each sampled with probability p.
     let sigma = ((1.0 - probability) / (allocated / block * probability)).sqrt();
     ensure!(summed(&experiment, "go_profiles")? == 1, "no Go program");
     ensure!(
@@ -83,7 +83,7 @@ fn judge(recorded: &FinishedRecording, output: &str, attached: bool) -> Result<(
         "one without"
     );
     let model = Model::load(&[experiment])?;
-    // Of those that were dropped the last one may be alive.
+    // The last of the dropped blocks may be alive.
     let few = 20.0 * block / probability;
     for (name, live) in [("main.keeps", true), ("main.drops", false)] {
         let [found_live, found, _] = reported(&model, name)?;

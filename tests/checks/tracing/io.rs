@@ -34,8 +34,8 @@ use super::allocations::number_of;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How much longer a call may be by the program's clock than by the kernel's, on average of all
-/// calls on a file, in addition to waits for a CPU, nanoseconds: entering the kernel and returning, the
+/// How much longer a call may be by the program's clock than by the kernel's, waits for a CPU
+/// excluded, on average of all calls on a file, nanoseconds: entering the kernel and returning, the
 /// record, and a lock of the program's own.
 const MAX_CALL_NS: u64 = 100_000;
 
@@ -94,7 +94,7 @@ fn agrees_with_gprofng(recorded: &FinishedRecording, counted: &[Counted]) -> Res
         let sum = sums.entry(&file.name).or_default();
         sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
     }
-    // Of a file that was never read or written gprofng has only the time.
+    // gprofng has only the time of a file that was never read or written.
     sums.retain(|_, sum| *sum != [0; 4]);
     for (name, sum) in sums {
         let row = table.find(name).with_context(|| format!("no {name}"))?;
@@ -306,8 +306,8 @@ fn root_alone_operations_without_completions_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// There is space for that many operations under way at a time (`c/io_uring.bpf.c`); others count as
-/// lost.
+/// Only a bounded number of operations can be in flight at a time (`c/io_uring.bpf.c`); others
+/// count as lost.
 #[test]
 fn root_alone_operations_beyond_the_bound_are_counted() -> Result<()> {
     const BOUND: u64 = 16_384;

@@ -1,6 +1,6 @@
 //! Waits for locks (`-s`): a program that knows how often and for how long it was blocked at each
-//! of its locks is recorded with exactly these waits, by gprofng and by our report; of other
-//! processes nothing is recorded; and there is a bound, beyond which waits are counted.
+//! of its locks is recorded with exactly these waits, by gprofng and by our report; nothing is
+//! recorded of other processes; and waits beyond a bound are only counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -188,7 +188,7 @@ fn root_waits_beyond_the_bound_are_counted() -> Result<()> {
     let summary = RunSummary::of(&recorded.experiment()?)?;
     let left_out = summary.losses.get("lock_waits").copied().unwrap_or(0);
     let waits = sync_records(&own(&recorded)?)?.len() as u64;
-    // Of the first and the last second, only a part may belong to it.
+    // The first and the last second may be in it only in part.
     let seconds = summary.elapsed_s as u64 + 2;
     let bound = MAX_WAITS_PER_CPU_AND_SECOND * summary.cpus.len() as u64 * seconds;
     ensure!(

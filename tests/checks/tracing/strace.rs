@@ -1,5 +1,5 @@
-//! I/O (`-i`) against strace, which runs while kcollect records: of programs of other people each
-//! call is counted, by both as often, and as often as failed.
+//! I/O (`-i`) against strace, which runs while kcollect records: in third-party programs, both
+//! count each call equally often, and as failed equally often.
 
 use std::path::Path;
 

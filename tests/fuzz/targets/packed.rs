@@ -13,13 +13,13 @@ use super::experiment::in_memory;
 
 /// How a file of zstd begins. Other input is compressed for the target.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The size of a header of tar, and of what data are filled up to, in bytes.
+/// The size of a tar header, and of the blocks that data is padded to, in bytes.
 const BLOCK_BYTES: usize = 512;
 /// The bytes that may be unpacked.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Unpacks an experiment, given as it is, or as the tar archive in it, whose headers then get the
-/// checksums that they do not have.
+/// checksums that the input is missing.
 pub(super) fn packed(bytes: &[u8]) {
     let directory = in_memory();
     let (file, parent) = (
@@ -56,7 +56,7 @@ pub(super) fn packed(bytes: &[u8]) {
     if let Ok(made) = done {
         assert_eq!(all, [made]);
     }
-    // Nothing is next to it.
+    // No other files were made.
     let siblings = fs::read_dir(directory.path()).map_or(0, Iterator::count);
     assert_eq!(siblings, 2);
 }

@@ -134,7 +134,7 @@ fn row(line: &str, columns: usize) -> Option<Row> {
 }
 
 impl Table {
-    /// Returns the first number of the row of this name, 0 if there is none: gprofng leaves out
+    /// Returns the first number in the row of this name. 0 without such a row: gprofng leaves out
     /// rows without time.
     pub fn get(&self, name: &str) -> f64 {
         self.find(name).map_or(0.0, |row| row.values[0])
@@ -251,8 +251,8 @@ fn run(experiment: &Path, options: &[&OsStr]) -> Result<(String, String)> {
     Ok((stdout, stderr))
 }
 
-/// Returns the functions of a founder, in exclusive and inclusive seconds; those of a filter such
-/// as `KPID==7`, or all.
+/// Returns the functions of a founder, in exclusive and inclusive seconds. A filter such as
+/// `KPID==7` selects some of them.
 ///
 /// # Errors
 /// When gprofng fails or complains.
@@ -290,7 +290,7 @@ pub struct Header {
 /// Returns the header of an experiment.
 ///
 /// # Errors
-/// When gprofng fails or complains, or the header does not have a part.
+/// When gprofng fails or complains, or a part of the header is missing.
 pub fn header(experiment: &Path) -> Result<Header> {
     let text = script(&["header"], experiment)?.content()?.text;
     parse_header(&text).with_context(|| format!("no interval or no duration in\n{text}"))
@@ -309,8 +309,7 @@ fn parse_header(text: &str) -> Option<Header> {
     })
 }
 
-/// Returns the program counters of a founder, as function and offset. Those of callers are
-/// included.
+/// Returns the program counters of a founder, callers' included, as function and offset.
 ///
 /// # Errors
 /// When gprofng fails or complains.

@@ -1,8 +1,8 @@
 //! Readers of what `kcollect export` wrote, without any of the code that wrote it: they return sums
 //! by state, and check what each format requires.
 //!
-//! Numbers of fields are those of the published schemas: `profile.proto` of pprof,
-//! `perfetto_trace.proto` of Perfetto.
+//! Field numbers come from the published schemas: `profile.proto` of pprof, `perfetto_trace.proto`
+//! of Perfetto.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -25,7 +25,7 @@ fn state(leaf: &str) -> Result<String> {
 /// Reads folded stacks: each line has frames, none of them empty, and a number.
 ///
 /// # Errors
-/// A line that is none.
+/// A malformed line.
 pub fn folded(text: &str) -> Result<States> {
     let mut states = States::new();
     for line in text.lines() {

@@ -204,7 +204,7 @@ impl FollowedProcess {
         Ok(script(&commands, &self.path)?.content()?.table(2))
     }
 
-    /// Returns the ticks in user mode, and those of them whose leaf is in a load object that
+    /// Returns the ticks in user mode, and how many of them have their leaf in a load object that
     /// passes.
     pub fn user_ticks(&self, passes: impl Fn(Option<&str>) -> bool) -> (u64, u64) {
         let user = self
@@ -236,8 +236,8 @@ impl FollowedProcess {
     }
 }
 
-/// Returns the directories in an experiment whose names begin as those of subexperiments do, also
-/// such as a reader would skip.
+/// Returns the directories in an experiment that are named like subexperiments, including ones that
+/// a reader would skip.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -98,8 +98,8 @@ pub fn no_gap(before: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the disk space on the disk of experiments that share files, bytes. One that is removed
-/// meanwhile has none.
+/// Disk usage of experiments that share files, bytes. An experiment that is removed meanwhile
+/// counts as 0.
 pub fn disk_usage(experiments: &[PathBuf]) -> u64 {
     let mut files = HashMap::new();
     for path in experiments {

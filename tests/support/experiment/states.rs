@@ -9,8 +9,8 @@
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
 //!   workload's wall time. What the process did before its work began and after it ended is not in
 //!   its truth; that is the difference of its tracked times, and may be in any state. Stolen time
-//!   is no CPU time on either side; for the account it was a wait for a CPU, for the workload a
-//!   part of whatever it did.
+//!   is not CPU time on either side: the account has it as a wait for a CPU, the workload as a part
+//!   of whatever it did.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
 //! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
@@ -51,14 +51,14 @@ const MAX_THREAD_OUTSIDE_S: f64 = 2e-5;
 const MAX_UNEXPLAINED_S: f64 = 0.01;
 /// How far the tracked time of a thread and the sum of its states may differ, seconds.
 const MAX_THREAD_SUM_ERROR_S: f64 = 1e-6;
-/// The largest share of a thread's ticks in off-CPU intervals whose end was not recorded.
+/// Maximum share of a thread's ticks in off-CPU intervals whose end was not recorded.
 const MAX_UNSEEN_SHARE: f64 = 0.01;
 /// The last digit of the account, seconds: how far rounding may change each number.
 const DIGIT_S: f64 = 1e-9;
 /// How far the time may be off for which a quota kept a workload from running, as a share of the
 /// wall time: the kernel sums it up from timers of its own, for a group.
 const MAX_THROTTLED_ERROR_SHARE: f64 = 0.02;
-/// The largest share of stolen time that may be in ticks of what the thread did, or the reverse: a
+/// Maximum share of stolen time that may be in ticks of what the thread did, or the reverse: a
 /// boundary just before the CPU runs again looks like a punctual timer.
 pub const MAX_STOLEN_ERROR_SHARE: f64 = 0.1;
 /// How far the time of a thread of the whole run may be from the run's, seconds.
@@ -67,8 +67,8 @@ const MAX_RUN_ERROR_S: f64 = 0.05;
 /// at the same instants, by the scheduler's clock of one CPU or another.
 pub const MAX_WHOLE_RUN_ERROR_S: f64 = 3e-4;
 
-/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: it does not have the ends of
-/// threads.
+/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: the ends of threads are
+/// missing from it.
 fn cpu_inexact_s(truth: &Truth) -> f64 {
     let cpu = truth.cpu_ns() as f64 / 1e9;
     let end =
@@ -82,8 +82,8 @@ pub struct Edges {
     /// On a CPU, from its last look at its usage to its end. 2.6 ms were measured once, of a
     /// workload that faults on a mapped file on a busy machine; the cause is unknown.
     pub cpu_s: f64,
-    /// Outside of its work, next to waits for a CPU and for the disk. To be loaded and to end takes
-    /// a few milliseconds, and ten times as long where other programs want the CPU.
+    /// Outside of its work, in addition to waits for a CPU and for the disk. Loading and exiting
+    /// take a few milliseconds, and ten times as long if other programs want the CPU.
     pub outside_s: f64,
 }
 
@@ -180,7 +180,7 @@ impl States {
     /// Reads the account of an experiment.
     ///
     /// # Errors
-    /// When there are none, or they are not of this form.
+    /// No account, or not of this form.
     pub fn of(experiment: &Path) -> Result<Self> {
         let path = experiment.join("kcollect.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -198,7 +198,7 @@ impl States {
     /// Returns the one row of a process.
     ///
     /// # Errors
-    /// When there is none, or more than one.
+    /// No row, or more than one.
     pub fn row(&self, pid: Pid) -> Result<&ProcessTimes> {
         let rows: Vec<_> = self.processes.iter().filter(|row| row.pid == pid).collect();
         match rows.as_slice() {
@@ -216,7 +216,8 @@ impl States {
         self.conserve_within(residents, MAX_WHOLE_RUN_ERROR_S)
     }
 
-    /// The same where two clocks may differ by that many seconds: CPUs that now and then stand still.
+    /// The same if two clocks may differ by `whole_s` seconds, because CPUs stand still now and
+    /// then.
     ///
     /// # Errors
     /// As [`States::conserve`].
@@ -288,7 +289,7 @@ impl States {
     /// Returns what is wrong of processes that existed during the whole run.
     fn not_all_there(&self, residents: &BTreeSet<Pid>, whole_s: f64) -> Vec<String> {
         let mut wrong = Vec::new();
-        // Those of one thread, whose tracked time is that of the run.
+        // Processes with one thread, which is tracked for the whole run.
         let mut whole = Vec::new();
         for pid in residents {
             match self.row(*pid) {
@@ -361,8 +362,8 @@ impl States {
             .try_for_each(|state| judge(state.name(), row.of(state), ticks[state as usize]))
     }
 
-    /// Judges the CPU time of processes together, of which `ending_s` passed after their last look
-    /// at their usage: the account of each has its end, and no more.
+    /// Judges the summed CPU time of processes. `ending_s` of it passed after they last read their
+    /// usage: each account includes the end of its process, and no more.
     ///
     /// # Errors
     /// When they were on a CPU for longer, by more than `each_s` for each of them.

@@ -97,7 +97,7 @@ impl RunSummary {
     /// Reads the summary of an experiment.
     ///
     /// # Errors
-    /// When there are none, or they are not of this form.
+    /// No summary, or not of this form.
     pub fn of(experiment: &Path) -> Result<Self> {
         let path = experiment.join("kcollect.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -115,7 +115,7 @@ impl RunSummary {
     /// Returns the statistics of one CPU.
     ///
     /// # Errors
-    /// When there are none.
+    /// No statistics of this CPU.
     pub fn cpu(&self, cpu: usize) -> Result<&CpuStats> {
         self.cpus
             .iter()
@@ -161,9 +161,10 @@ impl CpuStats {
         self.user + self.kernel + self.idle + self.stolen
     }
 
-    /// Checks that the ticks are the time for which the CPU was recorded, in that many stretches: one
-    /// that begins and ends between two boundaries has one tick more or less, and boundaries may
-    /// have moved by half an interval, to where the clock fires (`bpf/c/grid.h`).
+    /// Checks that the ticks match the time for which the CPU was recorded, in one or more
+    /// stretches: a stretch that begins and ends between two boundaries has one tick more or less,
+    /// and boundaries may have moved by half an interval, to where the clock fires
+    /// (`bpf/c/grid.h`).
     ///
     /// # Errors
     /// When they are not; the message has both numbers.
@@ -188,7 +189,7 @@ impl FollowedStats {
     /// Returns the one process with a pid, and its subexperiment.
     ///
     /// # Errors
-    /// When there is none, or more than one.
+    /// No such process, or more than one.
     pub fn one(&self, experiment: &Path, pid: Pid) -> Result<(&ProcessStats, PathBuf)> {
         let found: Vec<_> = self.all(pid).collect();
         match found.as_slice() {
@@ -200,7 +201,7 @@ impl FollowedStats {
     /// Returns the process whose experiment has this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// No such process.
     pub fn named(&self, experiment: &str) -> Result<&ProcessStats> {
         self.processes
             .iter()

@@ -28,7 +28,7 @@ pub const PROGRAM: u64 = 0x40_0000;
 pub const LIBRARY: u64 = 0x7f00_0000_0000;
 /// The address of a function without a file.
 pub const DYNAMIC: u64 = 0x2000;
-/// When the second library is mapped in the place of the first, nanoseconds since the start.
+/// When the second library replaces the first one's mapping, nanoseconds since the start.
 pub const REMAPPED_NS: u64 = 500_000_000;
 /// The distance of two functions: the first half is the function and the rest a hole.
 pub const STEP: u64 = 128;
@@ -59,7 +59,7 @@ pub struct StateInterval {
     pub frames: Vec<u64>,
     /// How the stack ends.
     pub end: StackEnd,
-    /// Ticks by state; those of a CPU are all in the first.
+    /// Ticks by state; a CPU's are all in the first.
     pub ticks: [Ticks; Microstate::PER_THREAD],
     /// Whether they are a CPU's; only in a founder.
     pub kernel_cpu: bool,
@@ -102,7 +102,7 @@ impl Plan {
         founder.close(Nanos(END))
     }
 
-    /// Writes exact times of the threads with ticks, which are other times than those of the ticks.
+    /// Writes exact times of the threads with ticks; they differ from the ticks' times.
     fn write_exact_times(&self, founder: &mut ExperimentWriter) -> Result<()> {
         let in_founder = self.founder.iter().map(|(pid, one)| (*pid, one));
         let in_processes = self.processes.iter();
@@ -116,7 +116,7 @@ impl Plan {
         }
         for at_ns in [END / 120, END] {
             for ((pid, tid), ticks) in &threads {
-                // Of the last half of the recording no thread has ticks.
+                // No thread has ticks in the last half of the recording.
                 let share = if at_ns == END { 10 } else { 6 };
                 let states = ticks.map(|ticks| ticks * 7 % 50 * 1_234_567 * share);
                 thread_line(founder, (*pid, *tid), at_ns, states)?;
@@ -270,8 +270,8 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
     }
 
-    /// Returns stacks that share their callers, as those of programs do: each but the first is an
-    /// earlier one with other leaves.
+    /// Returns stacks that share their callers, like a program's: each but the first is an earlier
+    /// one with other leaves.
     fn stacks(&mut self, size: Size, functions: usize) -> Vec<Vec<u64>> {
         let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(size.stacks);
         for number in 0..size.stacks as u64 {
@@ -408,8 +408,8 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
             global: true,
         })
         .collect();
-    // gprofng gives a hole ahead of the last function the name of the one after it, so that there
-    // is none; and the first function has another, longer name.
+    // gprofng gives a hole before the last function the name of the one after it, so leave no hole.
+    // The first function has another, longer name.
     if let Some(before_last) = symbols.len().checked_sub(2) {
         symbols[before_last].size = STEP;
         symbols.push(ImageSymbol {

@@ -52,8 +52,8 @@ const MAX_CLOCK_DIFFERENCE_NS: u64 = 20_000;
 /// How much faster one clock may go than another: times of threads are the scheduler's, instants
 /// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.
 pub const MAX_CLOCK_DRIFT_SHARE: f64 = 6e-4;
-/// How long a thread may have been in other states than that of its last line, if a periodic
-/// sample has no line of it, nanoseconds.
+/// How long a thread without a line in a periodic sample may have left the state of its last line,
+/// nanoseconds.
 const MAX_LEFT_OUT_NS: u64 = 10_000_000;
 
 impl ThreadLine {
@@ -70,7 +70,7 @@ impl ThreadLine {
 /// Returns all lines of an experiment.
 ///
 /// # Errors
-/// When there are none, or one cannot be read.
+/// No lines, or one that cannot be read.
 pub fn lines(experiment: &Path) -> Result<Vec<ThreadLine>> {
     let path = experiment.join("threads.jsonl");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -80,11 +80,11 @@ pub fn lines(experiment: &Path) -> Result<Vec<ThreadLine>> {
         .collect()
 }
 
-/// Judges the lines by each other: those of the threads sum up to those of the samples, and none
-/// shrinks. Returns the samples.
+/// Compares the lines with each other: the threads' lines add up to the samples' lines, and times
+/// never shrink. Returns the samples.
 ///
 /// # Errors
-/// When a sum is not that of its parts; the message names it.
+/// A sum differs from its parts; the message names it.
 pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
     const STATES: [&str; 8] = [
         "cpu",

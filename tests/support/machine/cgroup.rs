@@ -40,7 +40,7 @@ pub fn possible() -> Result<()> {
 }
 
 impl Quota {
-    /// Moves this process into a new group that may use that many percent of a CPU.
+    /// Moves this process into a new group that may use `percent` percent of a CPU.
     ///
     /// # Errors
     /// When the kernel has no CPU controller, or its groups are not ours to make.
@@ -50,7 +50,7 @@ impl Quota {
         Ok(quota)
     }
 
-    /// Makes a group as Docker does, for the container of this id, with a quota that is never used
+    /// Makes a group like Docker's for the container with this id, with a quota that is never used
     /// up.
     ///
     /// # Errors

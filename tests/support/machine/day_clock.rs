@@ -1,4 +1,4 @@
-//! The clock of the day, set for a check. It is as it would have been when this value is dropped.
+//! The wall clock, set for a check. Dropping this value restores it as if it had never been set.
 
 use std::time::Duration;
 

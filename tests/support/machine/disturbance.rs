@@ -1,7 +1,7 @@
 //! Checks of times on a machine with other load.
 //!
-//! A check that judges times needs the CPUs. Where a hypervisor gives them to other machines, or
-//! another load runs alongside the check, a correct profiler can look wrong. So a check that fails is
+//! A check that judges times needs the CPUs. If a hypervisor gives them to other machines, or
+//! another load runs at the same time, a correct profiler can look wrong. So a check that fails is
 //! repeated if the machine was disturbed meanwhile, and never if it was not. One that is disturbed
 //! each time is reported on a line of its own ([`not_judged`]): it has not failed, and has not
 //! passed silently. The same goes for a workload that cannot explain its own time ([`NoTruth`]):
@@ -21,12 +21,12 @@ use nix::sys::time::TimeValLike;
 
 use crate::machine::{Exclusive, busy_everywhere, stolen_everywhere};
 
-/// The most tries of a check on a machine that is disturbed each time.
+/// Maximum number of tries of a check on a machine that is disturbed each time.
 const MAX_TRIES: usize = 3;
-/// The largest share of one CPU that may be stolen. Checks allow for stolen time; with more than
-/// this they are repeated if they fail all the same.
+/// Maximum share of one CPU that may be stolen. Checks allow for stolen time; with more than this
+/// they are repeated if they fail all the same.
 const MAX_STOLEN_SHARE: f64 = 0.01;
-/// The largest share of one CPU that other programs, and the kernel's own threads, may use.
+/// Maximum share of one CPU that other programs, and the kernel's own threads, may use.
 const MAX_OTHERS_SHARE: f64 = 0.1;
 
 /// The error of a check whose workload cannot explain its own time.
@@ -160,8 +160,8 @@ mod tests {
         others: 0.9,
     };
 
-    /// Runs a check that fails that many times, on a machine in this condition. Returns how often it
-    /// ran, and whether it passed.
+    /// Runs a check that fails `failures` times, on a machine in this condition. Returns how often
+    /// it ran, and whether it passed.
     fn runs(failures: usize, machine: Disturbance) -> (usize, bool) {
         let count = Cell::new(0);
         let check = || {

@@ -22,7 +22,7 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Makes a group with that many bytes of memory, the kernel's on its behalf included.
+    /// Makes a group with a limit on its memory, including the kernel's on its behalf.
     ///
     /// # Errors
     /// When the kernel has no such controller, or its groups are not ours to make.
@@ -30,7 +30,7 @@ impl Limited {
         Self::make("memory", ["memory.limit_in_bytes", "memory.max"], bytes)
     }
 
-    /// Makes a group with that many threads.
+    /// Makes a group with a limit on its number of threads.
     ///
     /// # Errors
     /// As [`Limited::memory`].

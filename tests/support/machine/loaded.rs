@@ -1,7 +1,7 @@
 //! The BPF objects in the kernel: programs, maps, links and type information, by their ids.
 //!
-//! kcollect has to leave none after, however it ends. Only ids are read (`BPF_PROG_GET_NEXT_ID`
-//! and the like), so that objects of unknown types count too.
+//! kcollect must not leave any of them loaded, however it ends. Only ids are read
+//! (`BPF_PROG_GET_NEXT_ID` and the like), so that objects of unknown types count too.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,9 +13,9 @@ use libbpf_sys::{
     bpf_btf_get_next_id, bpf_link_get_next_id, bpf_map_get_next_id, bpf_prog_get_next_id,
 };
 
-/// The longest until objects that were loaded later are freed: a recording of a check alongside this
-/// one has ended by then, and the kernel frees what it held a little later, after grace periods and
-/// in the background.
+/// Maximum time until objects that were loaded later are freed: a recording of another running
+/// check has ended by then, and the kernel frees what it held a little later, after grace periods
+/// and in the background.
 const FREE_LIMIT: Duration = Duration::from_secs(90);
 
 type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
@@ -57,10 +57,9 @@ impl Loaded {
         Ok(Self(objects))
     }
 
-    /// Waits until all objects that are loaded now, and were not then, are freed. Objects of checks
-    /// alongside this one are freed with their recordings, and what they load meanwhile does not
-    /// count. Ids are reused only after all others, so an object with an id of then is the same
-    /// object.
+    /// Waits until all objects that are loaded now, and were not then, are freed. Objects of other
+    /// running checks are freed with their recordings, and what they load meanwhile does not count.
+    /// Ids are reused only after all others, so an object with an old id is the same object.
     ///
     /// # Errors
     /// When something stays.
@@ -70,7 +69,7 @@ impl Loaded {
         while !left.is_empty() {
             ensure!(
                 start.elapsed() < FREE_LIMIT,
-                "left in the kernel: {left:?}, next to the {} objects that were there",
+                "left in the kernel: {left:?}, in addition to the {} objects that were there",
                 self.0.len()
             );
             sleep(Duration::from_millis(50));

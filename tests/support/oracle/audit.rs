@@ -127,11 +127,11 @@ const FORK: u32 = 7;
 /// The bit of a COMM's `misc` for a name by `execve`.
 const EXECUTED: u16 = 1 << 13;
 /// Bits of `sample_type` that are after the time at the end of each record, eight bytes each.
-const BEHIND_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
+const AFTER_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
 const TIME: u64 = 1 << 2;
 
-/// Reads the records of a file: the place of the attributes is at byte 24, that of the data at byte
-/// 40, their sizes after.
+/// Reads the records of a file: the offset of the attributes is at byte 24, the offset of the data
+/// at byte 40, each followed by the size.
 fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
@@ -139,7 +139,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     if sample_type & TIME == 0 {
         return None;
     }
-    let after = 8 * (sample_type & BEHIND_TIME).count_ones() as usize;
+    let after = 8 * (sample_type & AFTER_TIME).count_ones() as usize;
     let (start, size) = (word(bytes, 40)? as usize, word(bytes, 48)? as usize);
     let mut rest = bytes.get(start..start.checked_add(size)?)?;
     let mut events = Vec::new();
@@ -151,7 +151,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
         rest = &rest[size..];
         let (first, second) = (word(body, 0), word(body, 8));
         let kind = match kind {
-            // A pid, a tid, a name. Of the names of threads that of the first is the process's.
+            // A pid, a tid, a name. The first thread's name is the process's.
             COMM => {
                 let ids = first?;
                 if ids as u32 != (ids >> 32) as u32 {
@@ -163,7 +163,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
                     executed: misc & EXECUTED != 0,
                 }
             }
-            // Pid, parent, tid, parent's tid. Those of threads are passed over.
+            // Pid, parent, tid, parent's tid. Threads' records are skipped.
             FORK | EXIT => {
                 if first? as u32 != second? as u32 {
                     continue;

@@ -32,7 +32,7 @@ const NAMES: [&str; 4] = [
     "chromium-browser",
 ];
 
-/// The longest that an answer takes on a busy machine; without an answer the check fails.
+/// Maximum time that an answer takes on a busy machine; without an answer the check fails.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// A browser with one page.
@@ -198,7 +198,7 @@ impl Browser {
         Ok(answer["result"]["value"].take())
     }
 
-    /// Makes the window this large, in CSS pixels of which each is `ratio` pixels wide and high.
+    /// Makes the window this large, in CSS pixels; each is `ratio` pixels wide and high.
     ///
     /// # Errors
     /// When the browser refuses.
@@ -264,7 +264,7 @@ impl Browser {
     /// Clicks into the middle of an element.
     ///
     /// # Errors
-    /// When there is none.
+    /// No such element.
     pub fn click(&mut self, selector: &str) -> Result<()> {
         let (x, y) = self.place(selector, 0.5, 0.5)?;
         self.stroke((x, y), (x, y))
@@ -273,7 +273,7 @@ impl Browser {
     /// Returns a point of an element, by shares of its width and height.
     ///
     /// # Errors
-    /// When there is none.
+    /// No such element.
     pub fn place(&mut self, selector: &str, across: f64, down: f64) -> Result<(f64, f64)> {
         let expression = format!(
             "(() => {{ const box = document.querySelector({selector:?}).getBoundingClientRect(); \

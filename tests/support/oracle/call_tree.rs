@@ -121,7 +121,7 @@ pub fn plain(name: &str) -> &str {
 /// Expands a path such as `f/g*3/h` into its functions, from a thread's first function on.
 ///
 /// # Errors
-/// When a number after `*` is none.
+/// What follows a `*` is not a number.
 pub fn expand(path: &str) -> Result<Vec<&str>> {
     let mut expanded = Vec::new();
     for part in path.split('/') {

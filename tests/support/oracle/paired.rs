@@ -32,7 +32,7 @@ impl Spread {
     }
 }
 
-/// Returns the ratios of two series of one value a round, for the rounds that have both.
+/// Returns the ratios of two series with one value a round, in rounds that have both.
 pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
     values
         .iter()
@@ -45,8 +45,7 @@ pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
 /// 1949).
 ///
 /// A mere rotation would leave every setting after the same one in every round. Here, in `count`
-/// rounds (twice that many where `count` is odd) every setting follows every other one equally
-/// often.
+/// rounds (`2 * count` if it is odd) every setting follows every other one equally often.
 pub fn order(count: usize, round: usize) -> Vec<usize> {
     // 0, 1, last, 2, last but one, …: of an even count, every difference between neighbours occurs
     // once.
@@ -57,7 +56,8 @@ pub fn order(count: usize, round: usize) -> Vec<usize> {
             (slot + round) % count
         })
         .collect();
-    // Of an odd count, half of the differences occur twice; the mirrored rows have the other half.
+    // With an odd count, half of the differences occur twice; the mirrored rows have the other
+    // half.
     if count % 2 == 1 && round % 2 == 1 {
         row.reverse();
     }

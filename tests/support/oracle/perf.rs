@@ -3,8 +3,8 @@
 //! Its file is read here, not by `perf script`: perf 6.1 fails at the record that newer kernels
 //! write when a BPF program is freed, as kcollect's are. Only samples are read, and of them only
 //! addresses, which [`crate::oracle::kallsyms`] names: perf's own choice among the aliases of a
-//! function is not kcollect's. The layout is that of `perf_event_open(2)` and of
-//! `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`.
+//! function is not kcollect's. `perf_event_open(2)` and `perf.data-file-format.txt` in the kernel's
+//! `tools/perf/Documentation` describe the layout.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct PerfSample {
 }
 
 impl PerfRecording {
-    /// Starts recording all CPUs, that many samples a second each.
+    /// Starts recording all CPUs, each with `frequency` samples a second.
     ///
     /// # Errors
     /// When perf does not start recording.
@@ -103,8 +103,8 @@ const SAMPLE: u32 = 9;
 /// The first of the marks between the kernel's and the user's part of a stack (`PERF_CONTEXT_MAX`).
 const MARKS: u64 = 4095u64.wrapping_neg();
 
-/// Reads the samples of a file: the place of the attributes is at byte 24, that of the data at byte
-/// 40, their sizes after.
+/// Reads the samples of a file: the offset of the attributes is at byte 24, the offset of the data
+/// at byte 40, each followed by the size.
 fn parse(bytes: &[u8]) -> Option<Vec<PerfSample>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;

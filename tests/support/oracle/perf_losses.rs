@@ -2,9 +2,9 @@
 //! looks cheaper than it is.
 //!
 //! `perf record` prints how many *gaps* there were, not how many events fell into them, so its file
-//! is read for the records that say so. The layout is that of `perf_event_open(2)` and of
-//! `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`. Files that are
-//! compressed (`-z`) are refused: their records cannot be seen.
+//! is read for the records that say so. `perf_event_open(2)` and `perf.data-file-format.txt` in the
+//! kernel's `tools/perf/Documentation` describe the layout. Files that are compressed (`-z`) are
+//! refused: their records cannot be seen.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

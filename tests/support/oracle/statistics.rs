@@ -30,7 +30,7 @@ pub struct Band {
     pub expected: f64,
     /// Standard deviation of the count.
     pub sigma: f64,
-    /// The greatest deviation allowed.
+    /// Maximum deviation allowed.
     pub allowed: f64,
 }
 
@@ -54,8 +54,8 @@ impl Band {
         Self::of(whole / interval, part / whole)
     }
 
-    /// Widens the band for a thing that was on a CPU that many times, not once. Each time is rounded
-    /// to a boundary by chance, which adds a variance of ¼ tick² at most.
+    /// Widens the band for something that was on a CPU `stints` times, not once. Each time is
+    /// rounded to a boundary by chance, which adds a variance of at most ¼ tick².
     #[must_use]
     pub fn with_stints(mut self, stints: f64) -> Self {
         let sigma = (self.sigma.powi(2) + stints / 4.0).sqrt();
@@ -64,7 +64,7 @@ impl Band {
         self
     }
 
-    /// Widens the band by ticks that may be lost or won at edges, such as those of a CPU that goes
+    /// Widens the band by ticks that may be lost or won at edges, for example when a CPU goes
     /// offline and comes back.
     #[must_use]
     pub fn with_edges(mut self, ticks: f64) -> Self {

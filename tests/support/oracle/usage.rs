@@ -44,7 +44,7 @@ pub struct SampleBlock {
     pub values: BTreeMap<&'static str, f64>,
 }
 
-/// Returns all blocks of experiments, without that of the sum of all.
+/// Returns all blocks of experiments, without the block of the total.
 #[must_use]
 pub fn blocks(text: &str) -> Vec<SampleBlock> {
     let mut found: Vec<SampleBlock> = Vec::new();

@@ -1,7 +1,7 @@
-//! Programs that run, and whose frame information is wrong: noise, cut off, of
-//! absurd sizes, pointing at itself or away; or with segments that overlap, repeat the text, are of
-//! absurd sizes, or lie beyond the end of the file. Nothing that a program needs to run is changed:
-//! the kernel and the loader go by other headers, or map what is never used.
+//! Programs that run, and whose frame information is wrong: noise, cut off, of absurd sizes,
+//! pointing at itself or away; or with segments that overlap, repeat the text, are of absurd sizes,
+//! or lie beyond the end of the file. Nothing that a program needs to run is changed: the kernel
+//! and the loader go by other headers, or map what is never used.
 
 use std::collections::BTreeMap;
 use std::fs;

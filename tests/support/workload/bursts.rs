@@ -11,9 +11,9 @@ pub const FUNCTIONS: [&str; 3] = ["burst_one", "burst_two", "burst_four"];
 pub struct BurstTruth {
     /// Its pid.
     pub pid: u32,
-    /// That of each of [`FUNCTIONS`], nanoseconds of `CLOCK_THREAD_CPUTIME_ID`.
+    /// CPU time of each of [`FUNCTIONS`], nanoseconds of `CLOCK_THREAD_CPUTIME_ID`.
     pub functions_ns: [u64; 3],
-    /// That of the whole process, microseconds of `getrusage`.
+    /// CPU time of the whole process, microseconds of `getrusage`.
     pub cpu_us: u64,
 }
 
@@ -21,7 +21,7 @@ impl BurstTruth {
     /// Finds it in what the workload printed.
     ///
     /// # Errors
-    /// When there is none.
+    /// The output has no such line.
     pub fn find(stdout: &str) -> Result<BurstTruth> {
         let mut lines = stdout.lines();
         let found = lines.find_map(|line| serde_json::from_str(line).ok());

@@ -60,7 +60,7 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// Maps that many pages.
+    /// Maps `many` pages.
     ///
     /// # Errors
     /// When they cannot be mapped.
@@ -79,10 +79,10 @@ impl Fresh {
         })
     }
 
-    /// Touches that many of them for the first time: one fault each.
+    /// Touches `many` of them for the first time: one fault each.
     ///
     /// # Errors
-    /// When there are not that many left.
+    /// Too few fresh pages are left.
     pub fn touch(&mut self, many: usize) -> Result<()> {
         ensure!(self.touched + many <= self.many, "no fresh page is left");
         for page in self.touched..self.touched + many {

@@ -24,7 +24,7 @@ pub struct Counts {
     pub write_calls: u64,
 }
 
-/// The most that a process counts between its last look at its counts and its end, when it prints,
+/// Maximum that a process counts between its last look at its counts and its end, when it prints,
 /// unmaps and exits.
 const MAX_AFTER_LAST_READ: Counts = Counts {
     minor_faults: 40,

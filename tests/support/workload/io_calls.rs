@@ -21,9 +21,9 @@ const FILES: usize = 9;
 
 /// The number of files of `ring_io DIRECTORY`.
 pub const RING_FILES: usize = 5;
-/// Those of `ring_io registered`.
+/// The number of files of `ring_io registered`.
 pub const REGISTERED_FILES: usize = 9;
-/// Those of `ring_io overflow`.
+/// The number of files of `ring_io overflow`.
 pub const OVERFLOW_FILES: usize = 3;
 
 /// The calls on a file.
@@ -46,7 +46,7 @@ pub struct Calls {
 /// The calls that a process has counted on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Whether they are those of the child process.
+    /// Whether the child process made them.
     pub child: bool,
     /// The name of the file.
     pub name: String,
@@ -183,8 +183,8 @@ pub fn each_file(
 }
 
 /// Checks that what a program handed to `io_uring` and has counted (`workloads/ring_io.rs`) is
-/// recorded in its experiment, of that many files: as often, with as many bytes, and not longer than
-/// it took.
+/// recorded in its experiment, with the right number of files: as often, with as many bytes, and
+/// not longer than it took.
 ///
 /// # Errors
 /// When it is not, or the output is not the program's.

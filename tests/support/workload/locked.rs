@@ -6,7 +6,7 @@ use experiment_format::packet::SyncRecord;
 /// The path of the program.
 pub const LOCKED: &str = env!("LOCKED_PROGRAM");
 
-/// The number of locks that it has: those of pthreads, and the joins of all threads but the first.
+/// The number of its locks: pthreads' locks, and the joins of all threads but the first.
 const LOCKS: usize = 7;
 
 /// The waits at a lock, as the program has counted them.
@@ -57,7 +57,7 @@ impl Lock {
     }
 }
 
-/// The largest share of the waits whose lock is unknown: the kernel does not run a BPF program that
+/// Maximum share of the waits whose lock is unknown: the kernel does not run a BPF program that
 /// interrupts one with the same storage, so the end of such a wait is found later. One of some
 /// 3,000 was measured.
 const MAX_UNKNOWN_SHARE: f64 = 0.002;

@@ -20,11 +20,11 @@ pub const SAMPLED: &str = env!("SAMPLED_PROGRAM");
 /// The number of functions of [`ALLOCATIONS`] that count, unless it is to be sampled.
 pub const FUNCTIONS: usize = 8;
 
-/// Returns for each function the bytes that are left, those that it got, and in how many pieces it
-/// got them.
+/// Returns for each function the bytes that it still has, the bytes that it got, and in how many
+/// pieces it got them.
 ///
 /// # Errors
-/// When the output is not that of that many functions.
+/// The output does not have `functions` functions.
 pub fn counted(output: &str, functions: usize) -> Result<BTreeMap<&str, [u64; 3]>> {
     let lines = output
         .lines()

@@ -24,11 +24,11 @@ pub const OUTSIDE: &str = env!("OUTSIDE_PROGRAM");
 /// `leaf_two`, `middle_two`.
 pub const SWAPPED: [&str; 2] = [env!("SWAPPED_ONE_PROGRAM"), env!("SWAPPED_TWO_PROGRAM")];
 
-/// The largest share of a proctorture's CPU time that the kernel, with its interrupts, the C
-/// library and the loader have.
+/// Maximum share of a proctorture's CPU time that the kernel, with its interrupts, the C library
+/// and the loader have.
 pub const MAX_OUTSIDE_ACTION_SHARE: f64 = 0.12;
 
-/// The longest that a proctorture takes for its actions, also on a busy machine.
+/// Maximum time that a proctorture takes for its actions, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A line that a proctorture printed: `PID WORD NUMBER...`.
@@ -71,7 +71,7 @@ pub fn action_reports(output: &str) -> Vec<ActionReport> {
 /// Returns the first action report with a word.
 ///
 /// # Errors
-/// When there is none.
+/// No report has this word.
 pub fn find_report(output: &str, wanted: &str) -> Result<ActionReport> {
     action_reports(output)
         .into_iter()

@@ -64,8 +64,8 @@ pub struct ThreadClocks {
 }
 
 impl ThreadClocks {
-    /// Returns the account at a later instant of a thread all of whose blocked time since this one
-    /// was in one state.
+    /// Returns the account at a later instant, if the thread's blocked time since this one was all
+    /// in one state.
     pub fn blocked_until(&self, later: &Self, state: Microstate) -> TimeAccount {
         let mut account = self.account_until(later);
         account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));
@@ -165,7 +165,7 @@ fn waited(schedstat: &File) -> Result<u64> {
 /// Returns the wait for a CPU in a `schedstat`, nanoseconds: the second of its numbers.
 ///
 /// # Errors
-/// When there is none.
+/// The second number is missing or malformed.
 pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
     let text = std::str::from_utf8(schedstat)?;
     let number = text.split_ascii_whitespace().nth(1);

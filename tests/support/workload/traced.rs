@@ -22,14 +22,14 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// The longest that a step of a seized program is waited for; a program that was not seized cannot
-/// be interrupted. A step into a system call may last as long as the call.
+/// Maximum time to wait for a step of a seized program; a program that was not seized cannot be
+/// interrupted. A step into a system call may last as long as the call.
 const STEP_LIMIT: Duration = Duration::from_millis(300);
 /// The number of polls before the wait for a step sleeps: a step takes some microseconds.
 const MAX_POLLS: u32 = 2000;
-/// The most bytes of a stack that are copied.
+/// Maximum bytes of a stack that are copied.
 const MAX_STACK_COPY_BYTES: u64 = 1 << 20;
-/// The least change of the stack pointer, bytes, that is a jump to another stack.
+/// Minimum change of the stack pointer, bytes, that is a jump to another stack.
 const STACK_JUMP_BYTES: u64 = 256 << 10;
 /// The offset of the interrupted frame pointer in a signal frame, by the kernel's `struct
 /// rt_sigframe`: bytes from the stack pointer of the code that the handler returns to.
@@ -513,8 +513,8 @@ impl Truth {
     ) {
         let sp = after.sp();
         let returned = kind == Kind::Return;
-        // A return address that is popped into a register, as by vfork, is still where it continues.
-        // libgcc pops another one, that it has put there, to land in a handler.
+        // A return address that is popped into a register, as by vfork, is still where it
+        // continues. libgcc pops another one, that it has put there, to land in a handler.
         let kept = |call: &ReturnAddress| {
             let popped = call.slot == before.sp() && traced.word(call.slot) == Some(call.back);
             let stood = call.slot + 8 == before.sp() && sp == before.sp();

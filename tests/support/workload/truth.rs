@@ -5,8 +5,8 @@
 //! accounting the *sum* of user and system time is exact and the *split* is itself a sample, taken
 //! [`accounting_hz`] times a second; a check that compares the split has to allow for both samples.
 //!
-//! Where the rest of its time went is in its [`ThreadTimes`], for the calls that it
-//! made through [`Work::blocked`].
+//! [`ThreadTimes`] has where the rest of its time went, in the calls that it made through
+//! [`Work::blocked`].
 
 use std::io::Write;
 use std::time::Duration;
@@ -73,8 +73,8 @@ pub struct Truth {
     /// seconds. All of it is a wait for a CPU.
     #[serde(default)]
     pub throttled_s: f64,
-    /// The most that was stolen meanwhile from all CPUs ([`stolen_since`]), seconds. It passes on
-    /// the wall clock of the thread on the CPU, and is in no thread's CPU time.
+    /// Upper bound of the time that was stolen meanwhile from all CPUs ([`stolen_since`]), seconds.
+    /// It passes on the wall clock of the thread on the CPU, and is in no thread's CPU time.
     #[serde(default)]
     pub stolen_s: f64,
     /// For how long its process had existed when the work began, seconds: its program was read,
@@ -144,7 +144,7 @@ impl Truth {
             .ok_or_else(|| anyhow!("no workload printed its truth; the output was:\n{output}"))
     }
 
-    /// Finds all lines of workloads: those of several processes print one each.
+    /// Finds all lines of workloads: with several processes, each prints one.
     pub fn find_all(output: &str) -> Vec<Self> {
         output
             .lines()
@@ -186,7 +186,7 @@ impl Reaped {
     /// Finds the line in what a workload printed.
     ///
     /// # Errors
-    /// When there is none.
+    /// The output has no such line.
     pub fn find(output: &str) -> Result<Self> {
         let mut lines = output.lines();
         lines

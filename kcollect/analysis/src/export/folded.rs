@@ -62,8 +62,8 @@ impl GroupBy {
     }
 }
 
-/// The most characters of a name that are kept. Template names can have any length, and would be in
-/// many lines.
+/// Maximum number of characters of a name that are kept. Template names can have any length, and
+/// would be in many lines.
 const MAX_NAME_CHARS: usize = 500;
 
 /// Returns a name that breaks no line, stack or picture: without `;`, characters that XML excludes,

@@ -2,8 +2,8 @@
 //! experiment's directory.
 //!
 //! Data flow one way: a [`Model`] → [`selected`], the ticks that pass the filters, by thread → one
-//! module for each format → [`mod@file`]. In every format the sums equal those of `kcollect report`
-//! with the same filters, to the microsecond.
+//! module for each format → [`mod@file`]. In every format the sums equal `kcollect report`'s with
+//! the same filters, to the microsecond.
 //!
 //! | format | module | unit |
 //! |---|---|---|
@@ -95,7 +95,7 @@ impl ExportFormat {
             .map(|(format, ..)| *format)
     }
 
-    /// Returns whether it can have bytes in the place of time.
+    /// Returns whether it can have bytes instead of time.
     fn has_bytes(self) -> bool {
         matches!(self, ExportFormat::Folded | ExportFormat::Pprof)
     }
@@ -106,10 +106,10 @@ impl ExportFormat {
             .map_or("", |(_, _, extension, _)| extension)
     }
 
-    /// Writes ticks in this format. `name` is that of the experiment.
+    /// Writes ticks in this format. `name` is the experiment's name.
     ///
     /// # Errors
-    /// When writing fails, or the format has no space for that many ticks.
+    /// When writing fails, or the format cannot hold the number of ticks.
     pub fn write(
         self,
         selected: &Selected<'_>,
@@ -138,7 +138,7 @@ pub struct ExportOptions {
     pub by: GroupBy,
     /// The ticks to export.
     pub filter: Filter,
-    /// The traced events that are exported in the place of ticks.
+    /// The traced events that are exported instead of ticks.
     pub traced: Option<TracedEvents>,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
@@ -146,7 +146,7 @@ pub struct ExportOptions {
     pub file: Option<PathBuf>,
 }
 
-/// Selects the ticks that pass a filter, and reports what the model does not have.
+/// Selects the ticks that pass a filter, and reports what is missing from the model.
 ///
 /// # Errors
 /// When no tick passes: an empty file would look like an idle machine.

@@ -97,8 +97,8 @@ impl<'m> Selected<'m> {
             selected.sums[row.slot()] += row.micros;
             selected.rows.push(index);
         }
-        // Rows of one instant keep the order of the file, which is that of the states' numbers:
-        // on-CPU, blocked, waiting for a CPU.
+        // Rows with the same time keep the file's order, which is by state number: on-CPU, blocked,
+        // waiting for a CPU.
         selected.rows.sort_unstable_by_key(|index| {
             let row = &model.rows[*index as usize];
             (row.thread, row.time_ns, *index)

@@ -48,7 +48,7 @@ impl Serialize for SpeedscopeFile<'_> {
     }
 }
 
-/// Returns the position of the thread with most time, so that the first picture is not that of an
+/// Returns the position of the thread with the most time, so that the viewer does not open on an
 /// idle one.
 fn busiest(selected: &Selected<'_>) -> usize {
     let of = |thread: SelectedThread<'_, '_>| -> i64 { thread.rows().map(|row| row.micros).sum() };

@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-/// The most names that are suggested.
+/// Maximum number of names that are suggested.
 const MAX_SUGGESTIONS: usize = 5;
 
-/// The least similarity of a suggestion. Names that merely share some letters have less.
+/// Minimum similarity of a suggestion. Names that merely share some letters have less.
 const MIN_SIMILARITY_PERMILLE: u32 = 700;
 
 /// Returns the names most similar to an unknown one, the most similar first; none where all are

@@ -1,8 +1,8 @@
 //! Adds a search field and a legend to a flame graph of inferno.
 //!
 //! inferno has neither: its search is a faint word that opens a prompt. Its frames are an element
-//! of their own, which is moved down to make space. Its texts are looked for one by one; without one
-//! of them the picture stays as it is.
+//! of their own, which is moved down to make space. Its texts are looked for one by one; without
+//! one of them the picture stays as it is.
 
 use std::fmt::Write as _;
 

@@ -8,10 +8,10 @@
 //! and `--live` memory, whose widths are bytes. If states of several kinds are shown, each stack
 //! ends in its state, `[lock]`, in its own colour. Widths are times, shown with their unit.
 //!
-//! With two experiments, the picture is that of the second, and colours show the change of each
-//! function's exclusive time: red is more, blue is less. What only the first has is not shown; swap
-//! them to see it. The first is scaled to the length of the second, since a machine recorded for
-//! twice as long is not twice as busy.
+//! With two experiments, the picture shows the second, and colours show how each function's
+//! exclusive time changed: red is more, blue is less. Functions that only the first has are not
+//! shown; swap the two to see them. The first is scaled to the length of the second, since a
+//! machine recorded for twice as long is not twice as busy.
 
 mod colors;
 mod legend;

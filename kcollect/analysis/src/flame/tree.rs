@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, StackId};
 
-/// The most frames of a stack that are drawn, which is three screens. Deeper ones belong to their
-/// callers.
+/// Maximum number of frames of a stack that are drawn, which is three screens. Deeper ones belong
+/// to their callers.
 pub(super) const MAX_DEPTH: u32 = 200;
 
 /// All frames, callers before callees. The first is the root.

@@ -24,8 +24,8 @@ pub(super) struct Tick {
     pub(super) first: bool,
 }
 
-/// A message of the thread that reads. Those of an experiment are its stacks, batches of its ticks,
-/// and its end.
+/// A message from the reading thread. An experiment arrives as its stacks, then batches of its
+/// ticks, then its end.
 enum Batch {
     Stacks(StackTable),
     Ticks(Vec<Tick>),

@@ -32,7 +32,7 @@ impl<T: Copy> Lasting<T> {
         (self.from_ns <= time_ns && time_ns < self.until_ns).then_some(self.value)
     }
 
-    /// Returns the same value, for the time in which `other` holds too.
+    /// Limits the value to the time in which `other` holds too.
     pub(crate) fn and<U>(self, other: &Lasting<U>) -> Lasting<T> {
         Lasting {
             from_ns: self.from_ns.max(other.from_ns),

@@ -1,8 +1,8 @@
 //! Reads events: overflows of counters, waits for locks, system calls that do I/O, and allocations
 //! of memory.
 //!
-//! Waits and calls have metrics like counters, by gprofng's names: `sync` is the time of waits,
-//! `syncn` their number; `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like those of calls.
+//! Waits and calls have metrics like counters, by gprofng's names: `sync` is the time of waits and
+//! `syncn` their number; calls have `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like.
 
 use experiment_format::Error;
 use experiment_format::ids::Pid;
@@ -119,7 +119,7 @@ impl Loader {
         if !source.header().profiles.iter().any(IoEvent::is_table) {
             return Ok(());
         }
-        // The numbers of calls are those of the processor.
+        // System call numbers depend on the architecture.
         let names_known = source.header().system.arch == std::env::consts::ARCH;
         let mut packets = source.io_packets()?;
         let mut records = Vec::new();

@@ -1,8 +1,9 @@
 //! Names of the kernel's functions for an experiment that has no copy of its symbols (`-A off`).
 //!
 //! The summary has the addresses of some functions. A table of symbols is of the same build if it
-//! has all of them at the same distances; the kernel may be at another place since it has booted
-//! again. Tables are the running kernel's, those of `/boot`, and the symbols of debug files.
+//! has all of them at the same distances; after a reboot the kernel may be at another address. The
+//! candidates are the running kernel's table, the tables in `/boot`, and the symbols of debug
+//! files.
 //!
 //! Modules have no names: they may be at other addresses by now.
 
@@ -15,13 +16,13 @@ use object::read::{Object as _, ObjectSymbol as _, ReadCache};
 use object::{SymbolKind, SymbolSection};
 use serde_json::Value;
 
-/// Most bytes of a table that is text.
+/// Maximum bytes of a table that is text.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// Directories with the files of kernels.
 const DIRECTORIES: [&str; 2] = ["/boot", "/usr/lib/debug/boot"];
 /// Where debug files are found by build id.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
-/// The largest function, bytes: what is farther after a symbol is not its code.
+/// Maximum size of a function, bytes: what is farther from a symbol is not its code.
 const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 
 /// The kernel's functions at the addresses of a recording.
@@ -77,7 +78,7 @@ impl KernelNames {
             .functions
             .partition_point(|(begin, _)| *begin <= address);
         let (begin, _) = self.functions.get(after.checked_sub(1)?)?;
-        // Of aliases the first in the table.
+        // The first alias in the table.
         let first = self.functions.partition_point(|(other, _)| other < begin);
         let (begin, name) = self.functions.get(first)?;
         // After the last function there are modules.

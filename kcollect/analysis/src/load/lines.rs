@@ -7,7 +7,7 @@
 //! object, if there is exactly one, else a new one.
 //!
 //! Load objects with the same path are one object, as in the whole model, even if experiments have
-//! different builds of it. Lines are those of the first experiment that has a copy.
+//! different builds of it. Lines come from the first experiment that has a copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::symbol::{
     SearchPaths, SymbolError, Symboliser, UnnamedCode, demangle,
 };
 
-/// The places where files are looked for next to experiments and their own paths.
+/// Where files are looked for, in addition to the experiments and their own paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookupPaths {
     /// Replacements of path prefixes.
@@ -39,8 +39,8 @@ pub struct LookupPaths {
     pub directories: Vec<PathBuf>,
     /// Whether debug files and sources that are not found are fetched.
     pub debuginfod: DebuginfodUse,
-    /// The most bytes of debug information that are read of a load object; one with more has no
-    /// lines. None: as many as can be read.
+    /// Maximum bytes of debug information to read from a load object; one with more has no lines.
+    /// None: as many as can be read.
     pub max_debug_bytes: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ impl LookupPaths {
     }
 }
 
-/// The files after a model's load objects, looked up when they are needed.
+/// The files of a model's load objects, looked up when they are needed.
 pub struct SymbolFiles<'a> {
     model: &'a Model,
     /// One symboliser for each founder.
@@ -258,7 +258,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
 struct Adding {
     lines: SourceLines,
     frames: Vec<StackFrame>,
-    /// New functions, numbered after those of the model.
+    /// New functions, numbered after the model's.
     functions: Vec<FunctionInfo>,
     files: FxHashMap<Arc<str>, u32>,
     numbers: FxHashMap<SourceLine, u32>,

@@ -48,12 +48,12 @@ use open::Opened;
 use resolve::{Addresses, Resolver};
 use series::Series;
 
-/// Times of an experiment are below this, 104 days after its start: JavaScript's numbers, and with
-/// them the page and others, are exact below.
+/// Times of an experiment are below this, 104 days after its start: up to here JavaScript's numbers
+/// are exact, and so are the page and other readers.
 const MAX_TIME_NS: Nanos = Nanos(1 << 53);
-/// Ticks of a record can be of this much time before the experiment began, since another writer may
-/// count a thread's whole life. More ticks than fit into that time and the time since are damage,
-/// of which an export would otherwise write a sample each.
+/// Ticks of a record can begin this long before the experiment, since another writer may count a
+/// thread's whole life. More ticks than fit between then and the record are damage; otherwise an
+/// export would write a sample for each of them.
 const MAX_EARLY_NS: Nanos = Nanos::from_secs(600);
 
 impl Model {
@@ -96,8 +96,8 @@ impl Model {
     }
 }
 
-/// The most microseconds of all ticks together, and the most events of a counter. More is damage,
-/// and might be too much for sums.
+/// Maximum microseconds of all ticks together, and maximum events of a counter. More is damage, and
+/// might be too much for sums.
 const MAX_SUM: u64 = i64::MAX as u64 / 4;
 
 /// The model that is being loaded, and what was found for it so far.
@@ -281,8 +281,8 @@ impl Loader {
         ahead: &mut ReadAhead,
     ) -> Result<(), Error> {
         let tick_ns = Nanos::from_micros(self.model.experiment(context.id).tick_us.into());
-        // The row without ticks that those of a packet have in common. None: its time is
-        // impossible.
+        // What all rows of a packet have in common; its ticks are not set. None: the packet's time
+        // is impossible.
         let mut of_packet = None;
         while let Some(ticks) = ahead.ticks()? {
             for Tick { record, first } in ticks {
@@ -313,7 +313,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Returns a row without ticks for those of a packet. None: its time is impossible.
+    /// Returns the row that all ticks of a packet share, without the ticks. None: the packet's time
+    /// is impossible.
     fn row_of_packet(
         &mut self,
         context: &LoadContext<'_>,
@@ -391,8 +392,8 @@ impl Loader {
         }
     }
 
-    /// Warns of what is missing. Of an experiment that is not closed it may not be written yet, and
-    /// is not left out here.
+    /// Warns of what is missing. If the experiment is not closed, the part may only not be written
+    /// yet, and does not count as left out.
     fn warn_of_missing(&mut self, is_closed: bool, warning: String) {
         if is_closed {
             self.model.leave_out(warning)
@@ -458,7 +459,7 @@ impl Loader {
         thread
     }
 
-    /// Returns the process with a pid that was seen at a time, or next to it in time.
+    /// Returns the process with a pid that was seen at a time, or else closest to it.
     fn process_at(
         &mut self,
         founder: ExperimentId,

@@ -1,4 +1,4 @@
-//! Finds names of functions that have none in the experiment, which are those of stripped programs.
+//! Names functions that have no name in the experiment, as in stripped programs.
 //!
 //! The recorder names functions by what the machine has at that moment. Here, each place without a
 //! name is looked up once more, in the debug file of the same build: see [`Symboliser::names`]. One
@@ -22,14 +22,14 @@ use crate::symbol::{CodeName, UnnamedCode, demangle};
 
 /// The longest name of another function that is part of a description.
 const MAX_NEIGHBOUR_BYTES: usize = 100;
-/// The end of gprofng's name of code in a file of which no functions are known.
+/// The end of gprofng's name for code in a file without known functions.
 const NO_FUNCTIONS: &str = " --  no functions found";
 
 impl Model {
     /// Loads experiments as [`Model::load`] does, and names the functions that have no name there.
     ///
     /// # Errors
-    /// Those of [`Model::load`].
+    /// The same as [`Model::load`].
     pub fn load_named(paths: &[PathBuf], lookup: &LookupPaths) -> Result<Model, Failure> {
         let mut model = Model::load(paths)?;
         add(&mut model, lookup);
@@ -145,8 +145,8 @@ type Wanted = Vec<(ObjectId, Vec<UnnamedCode>)>;
 /// Frames without a name, each with its positions in [`Wanted`].
 type NamelessFrames = Vec<(usize, (usize, usize))>;
 
-/// Returns the frames without a name, and their positions by load object. Load objects of which
-/// there are several builds are left out: the names of one would be wrong for the others.
+/// Returns the frames without a name, and their positions by load object. Load objects with several
+/// builds are left out: the names of one build would be wrong for the others.
 fn nameless(model: &Model) -> (Wanted, NamelessFrames) {
     let mut wanted: Wanted = Vec::new();
     let mut frames = Vec::new();

@@ -59,7 +59,7 @@ pub(super) struct Addresses {
     /// Frames of addresses outside files.
     frames: FxHashMap<u64, Lasting<FrameId>>,
     callers: Callers,
-    /// Callers by the number of their first stack part; they are those of all parts from there on.
+    /// Callers by the number of their first stack part, with the callers in all parts after it.
     parts: FxHashMap<u64, CallersId>,
     stacks: FxHashMap<StackUid, Lasting<StackId>>,
 }

@@ -1,8 +1,8 @@
 //! Finds which of the opened experiments are one recording: a series (`--rotate`), in which one
 //! begins at the very instant at which another ends.
 //!
-//! Their times are on one axis, and a process that continues is one process. A process that ended at
-//! a rotation, and whose pid was at once another's, cannot be distinguished from that.
+//! Their times are on one axis, and a process that continues is one process. A process that ended
+//! at a rotation, and whose pid was at once another's, cannot be distinguished from that.
 
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
@@ -48,7 +48,8 @@ impl Series {
                 let (Some(before), false) = (before, index == founder) else {
                     continue;
                 };
-                // Of two with one pid, such as before and after an exec, one continues it.
+                // If two have the same pid, such as before and after an exec, only one continues
+                // it.
                 let key = (before, own.source.header().pid, start);
                 if let Some(before) = followed.remove(&key) {
                     series.same[index] = series.same[before];

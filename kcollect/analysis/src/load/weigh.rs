@@ -1,7 +1,7 @@
 //! Weighs ticks, so that they add up to the exact times of their threads.
 //!
-//! Ticks are a sample. Of a thread that waits for a disk thousands of times a second they may have
-//! two thirds of its CPU time, since its work goes in step with the clock. `threads.jsonl` has the
+//! Ticks are a sample. For a thread that waits for a disk thousands of times a second they may show
+//! two thirds of its CPU time, since its work runs in step with the clock. `threads.jsonl` has the
 //! exact time of each thread in each state, about once a second. So each tick gets the exact time
 //! of its state divided by the ticks there, as the ratio estimator of a survey:
 //!
@@ -20,8 +20,8 @@
 //! processes of the same name. A cell that has no ticks even so becomes a row with the function
 //! `<not sampled>`.
 //!
-//! User, system and trap time are one state here: on a CPU. Only their sum is exact, and the split
-//! is that of the weighed ticks.
+//! User, system and trap time are one state here: on a CPU. Only their sum is exact; the split
+//! comes from the weighed ticks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ struct Span {
     cell: u32,
 }
 
-/// The spans of a thread in each state, or those of the processes of one name.
+/// The spans of one thread, or of all processes of one name, in each state.
 type Spans = [Vec<Span>; EXACT_STATES];
 
 /// Calls `visit` with the cell of each part of the time from `begin_ns` to `end_ns`. What is before
@@ -396,13 +396,14 @@ impl ExactCells {
         u64::try_from(sum / 1000).unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of whose cells the ticks of a thread are in: that of the thread, or, if
-    /// it was too short-lived for times of its own, that of the name of its process after those.
+    /// Returns the number under which the cells of a thread are kept. A thread that was too
+    /// short-lived for times of its own shares the number of its process's name; these follow the
+    /// threads' numbers.
     fn number(&self, key: (Pid, u64), process: &str) -> u32 {
         let (pid, tid) = key;
         let thread = u32::try_from(tid).ok();
         let thread = thread.and_then(|tid| self.threads.get(&(pid, Tid(tid))).copied());
-        // Of more than 64 names in one sample the rest have none.
+        // A sample has times for at most 64 names; the others have no number.
         let names = [process, ""].into_iter();
         let mut names = names.filter_map(|name| self.name_numbers.get(name));
         let name = || names.next().map(|name| self.accounts.len() as u32 + name);
@@ -438,7 +439,7 @@ struct Weighed {
     threads: Vec<u32>,
     /// Nanoseconds that were too few for a microsecond, by state.
     rest_ns: [u64; EXACT_STATES],
-    /// The start of the experiment, since that of the recording.
+    /// The start of the experiment, since the start of the recording.
     offset_ns: u64,
     has_all_data: bool,
 }
@@ -615,7 +616,8 @@ impl Loader {
         let mut missing: Vec<(Owner, usize, Span)> = Vec::new();
         let mut of = |owner: Owner, spans: &Spans, shared: bool| {
             for (at, spans) in spans.iter().enumerate() {
-                // Of an experiment that is still written, the ticks of a sleep come at its end.
+                // While an experiment is being written, the ticks of a sleep come at the end of the
+                // sleep.
                 if at > 0 && !founder.has_all_data {
                     continue;
                 }
@@ -689,7 +691,7 @@ impl Loader {
 enum Owner {
     /// A thread's, which the model may have.
     Thread(Pid, Tid, Option<ThreadId>),
-    /// That of several threads, by the position of the name of their processes.
+    /// Several threads', by the position of their processes' name.
     Process(u32),
 }
 
@@ -907,7 +909,7 @@ mod tests {
         let lines = [line(7, 1000, 1000, 0, true), sample(1000)];
         let rows = [(1, User, 500, 90), (1, DataFault, 600, 1)];
         assert_eq!(weighed(cells(&lines), &rows).0, [1000.0, 0.0]);
-        // Of a thread that is in no line, and shares its name with none, ticks count.
+        // Ticks count for a thread that is in no line, and shares its name with no other.
         let rows = [(3, User, 500, 2)];
         assert_eq!(weighed(ExactCells::default(), &rows).0, [20.0]);
     }

@@ -23,12 +23,13 @@ pub struct ExperimentInfo {
     /// The first experiment of its recording: its founder, or in a series (`--rotate`) the first
     /// founder of those that are opened and follow each other without a gap.
     pub first: ExperimentId,
-    /// Its start, in nanoseconds after that of [`ExperimentInfo::first`]; 0 if it started before.
+    /// Its start, in nanoseconds after the start of [`ExperimentInfo::first`]; 0 if it started
+    /// before.
     pub offset_ns: Nanos,
     /// Length of a tick in microseconds, from its last clock profile, as for gprofng. 0: it has
     /// none.
     pub tick_us: u32,
-    /// The process whose ticks it holds. None: it holds those of all processes of a machine.
+    /// The process whose ticks it holds. None: it holds the ticks of all processes of a machine.
     pub process: Option<ProcessId>,
     /// The latest time in it, in nanoseconds since the start of the recording.
     pub end_ns: Nanos,
@@ -95,7 +96,7 @@ impl ExperimentInfo {
 pub struct LossCounts {
     /// The counts by their keys in `kcollect.json`, zeros included.
     pub counts: Vec<(String, i64)>,
-    /// What was recorded, of which losses are a share.
+    /// What was recorded; losses are shown as a share of it.
     pub recorded: RecordedTotals,
 }
 

@@ -69,7 +69,7 @@ impl ProcessGroups {
         let comment = |key| source.comment(key).map(str::to_owned);
         let container = || match &source.header().container {
             Some(container) => Some(container.id.clone()),
-            // Of one that was found out later, after its runtime.
+            // A container that was identified later: its runtime comes first, then its id.
             None => Some(comment("container: ")?.split_once(' ')?.1.to_owned()),
         };
         ProcessGroups(GroupKind::ALL.map(|(kind, _)| match kind {

@@ -109,11 +109,11 @@ pub struct Model {
     pub files: Vec<String>,
     /// The traced allocations of memory, by experiment, each in the order of time.
     pub allocations: Vec<AllocationRow>,
-    /// The most memory of each experiment with traced allocations.
+    /// Peak memory of each experiment with traced allocations.
     pub memory_peaks: Vec<MemoryPeak>,
-    /// Whether the rows of ticks have exact times, at least those of one experiment.
+    /// Whether the rows of ticks have exact times, in at least one experiment.
     pub weighed: bool,
-    /// The kind of traced events that [`Model::rows`] has in the place of ticks: [`Model::show`].
+    /// The kind of traced events that [`Model::rows`] has instead of ticks: [`Model::show`].
     pub shows: Option<TracedEvents>,
     /// What is missing or could not be read, one sentence each.
     pub warnings: Vec<String>,
@@ -223,7 +223,7 @@ impl Model {
     }
 
     /// Returns whether a function stands for code without a name: nameless code of a file, or code
-    /// of which not even the file is known.
+    /// whose file is not known either.
     #[must_use]
     pub fn is_unnamed(&self, function: &FunctionInfo) -> bool {
         function.is_nameless()
@@ -253,8 +253,8 @@ impl Model {
         tick_ns.saturating_mul(row.ticks.unsigned_abs().into())
     }
 
-    /// Makes the time of each row that of its ticks, as gprofng counts, instead of the exact time
-    /// that they stand for.
+    /// Sets each row's time to ticks times the interval, as gprofng counts, instead of the exact
+    /// time that the ticks stand for.
     pub fn show_ticks(&mut self) {
         self.weighed = false;
         self.rows.retain(|row| row.ticks != 0);

@@ -1,4 +1,4 @@
-//! Which functions of a stack are the program's own, and which those of libraries that it calls.
+//! Which functions of a stack are the program's own, and which belong to libraries that it calls.
 
 use experiment_format::kernel::is_scheduler;
 use rustc_hash::FxHashMap;
@@ -6,9 +6,9 @@ use rustc_hash::FxHashMap;
 use super::{FunctionId, Model, StackFrame, StackId};
 
 impl Model {
-    /// Returns the innermost function that explains a wait, and the innermost function of user code
-    /// that led to it and is none of a library or of a language's runtime; if there is none, that
-    /// of any object but a C library, or of any.
+    /// Returns the innermost function that explains a wait, and the innermost user function that
+    /// led to it outside libraries and language runtimes. Without such a function, it is the
+    /// innermost one outside C libraries, or else the innermost one of all.
     #[must_use]
     pub fn waits_at(&self, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
         let telling = |frame: &&StackFrame| {
@@ -51,9 +51,9 @@ impl Model {
         called.last().map(|frame| frame.function)
     }
 
-    /// Returns the functions by which a lock is known, given the time that threads waited for it in
-    /// each stack, of the stack with the most: that of [`Model::called_in_library`], and the
-    /// program's that called it.
+    /// Returns the two functions that stand for a lock: the result of [`Model::called_in_library`],
+    /// and the program's function that called it. They come from the stack in which threads waited
+    /// for it longest, according to `stacks`.
     #[must_use]
     pub fn functions_of_lock(
         &self,

@@ -14,9 +14,8 @@ use super::{ExperimentInfo, Model};
 /// one for all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
-/// Sums of times or of counters. Those of times are microseconds by the state's number, with all
-/// states without a name in the last of [`STATE_SLOTS`]. Those of counters are counts by
-/// [`CounterRow::counter`].
+/// Sums of times or of counters. Times are microseconds by state number; all states without a name
+/// share the last of [`STATE_SLOTS`]. Counters are counts by [`CounterRow::counter`].
 pub type Sums = [i64; SUM_SLOTS];
 
 /// Sums that are all zero.
@@ -46,7 +45,7 @@ pub struct TickRow {
     /// which no tick fell.
     pub ticks: i32,
     /// The exact time that the ticks stand for, or the length of the ticks where that is not known
-    /// or [`Model::show_ticks`] was called, microseconds. Of memory it is bytes: [`Model::unit`].
+    /// or [`Model::show_ticks`] was called, microseconds. For memory it is bytes: [`Model::unit`].
     pub micros: i64,
     /// The state's number, [`Microstate::number`], up to 255, whether it has a name or not.
     pub state: u8,

@@ -1,4 +1,4 @@
-//! Puts traced events in the place of ticks, so that pictures and exports draw them as they are.
+//! Replaces ticks by traced events, so that pictures and exports draw them like ticks.
 
 use experiment_format::microstate::Microstate;
 use host::exit::{ExitKind, Failure};
@@ -23,7 +23,7 @@ pub enum TracedEvents {
 pub enum ShownUnit {
     /// Microseconds.
     Time,
-    /// Bytes, in the place of microseconds.
+    /// Bytes, instead of microseconds.
     Bytes,
 }
 
@@ -118,8 +118,8 @@ impl Model {
         self.shows.map_or(ShownUnit::Time, TracedEvents::unit)
     }
 
-    /// Puts traced events in the place of the ticks: each is a row in one state, whose ticks are
-    /// microseconds, or bytes. What is shorter than a microsecond counts as one.
+    /// Replaces the ticks by traced events: each is a row in one state, whose ticks are
+    /// microseconds, or bytes. An event shorter than a microsecond counts as one.
     ///
     /// # Errors
     /// As [`Model::require`], and when no memory is left.
@@ -176,8 +176,7 @@ impl Model {
     }
 }
 
-/// Returns parts of a number, each of which is no more than a row can hold: a wait may be longer
-/// than half an hour.
+/// Splits a number into parts that fit into a row: a wait may be longer than half an hour.
 pub(crate) fn pieces(mut number: u64) -> impl Iterator<Item = i32> {
     std::iter::from_fn(move || {
         let piece = i32::try_from(number).unwrap_or(i32::MAX);

@@ -26,7 +26,7 @@ pub(crate) struct Trie<T> {
 }
 
 impl<T: Copy + Eq + Hash> Trie<T> {
-    /// Returns a trie of that many roots, with `value` as their value.
+    /// Creates a trie with `roots` roots, each with this value.
     pub(crate) fn new(roots: usize, value: T) -> Trie<T> {
         let root = Node {
             parent: NONE,

@@ -46,8 +46,7 @@ impl LogSummary {
         })
     }
 
-    /// Returns a time in the time zone of the recorded machine; none where the log has a time that
-    /// is none.
+    /// Returns a time in the time zone of the recorded machine. None: the log's time is invalid.
     pub(crate) fn local(&self, wall_s: i64, subsec_ns: u32) -> Option<DateTime<FixedOffset>> {
         let zone = FixedOffset::west_opt(self.start.tm_zone_s.try_into().ok()?)?;
         zone.timestamp_opt(wall_s, subsec_ns).single()

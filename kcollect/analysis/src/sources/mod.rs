@@ -1,7 +1,7 @@
 //! Finds the experiments of a result: those that were named, or those in a directory that were
 //! recorded at a time (`--last`, `--at`).
 //!
-//! Of an experiment of another time only the log is read.
+//! Only the log is read of an experiment from another time.
 
 pub mod clock;
 pub(crate) mod log_summary;
@@ -76,7 +76,7 @@ impl Sources {
     /// Finds the experiments.
     ///
     /// # Errors
-    /// When there is none, or none of the period, or a directory can't be read.
+    /// No experiment, no experiment in the period, or a directory that can't be read.
     pub fn find(&self) -> Result<Found, Failure> {
         let here = Path::new(".");
         let Some(period) = self.period else {
@@ -180,7 +180,7 @@ impl Sources {
 /// Returns the newest experiment named by kcollect itself, `ktest.N.er` or packed, in a directory.
 ///
 /// # Errors
-/// When there is none.
+/// The directory has no experiment.
 pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let number = |name: &str| -> Option<u64> {
@@ -189,7 +189,7 @@ pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
         number.parse().ok()
     };
     let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry)));
-    // Of one that is packed too, the directory.
+    // Of a directory and its packed file, take the directory.
     let newest = numbered.max_by_key(|(number, entry)| {
         let packed = is_packed(entry.file_name().as_ref());
         (*number, !packed)
@@ -248,7 +248,7 @@ impl Found {
     /// Loads the experiments.
     ///
     /// # Errors
-    /// Those of [`Model::load`].
+    /// The same as [`Model::load`].
     pub(crate) fn load(&self, lookup: &LookupPaths) -> Result<Model, Failure> {
         let mut model = self.load_other(&self.paths, lookup)?;
         self.note(&mut model);
@@ -258,7 +258,7 @@ impl Found {
     /// Loads other experiments in the same way.
     ///
     /// # Errors
-    /// Those of [`Model::load`].
+    /// The same as [`Model::load`].
     pub(crate) fn load_other(
         &self,
         paths: &[PathBuf],

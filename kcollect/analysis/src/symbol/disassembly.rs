@@ -14,7 +14,7 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
 use super::locate::{self, Origin};
 use super::{ObjectRef, SymbolError, Symboliser};
 
-/// The most bytes of code that are disassembled. The largest functions of the kernel and of
+/// Maximum bytes of code that are disassembled. The largest functions of the kernel and of
 /// interpreters have some ten thousand.
 const MAX_CODE_BYTES: u64 = 4 << 20;
 /// The bytes of an aarch64 instruction.

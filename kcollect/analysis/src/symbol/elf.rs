@@ -21,11 +21,11 @@ use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 use object::{CompressedData, CompressionFormat, Endian, Endianness};
 
-/// The most bytes of one object's sections that are in memory at a time. Debian's vmlinux needs
-/// 0.5 GiB.
+/// Maximum bytes of one object's sections that are in memory at a time. Debian's vmlinux needs 0.5
+/// GiB.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
-/// The most by which a section of debug information grows: zlib and zstd make it 3 to 8 times
-/// smaller.
+/// The maximum factor by which a section of debug information grows: zlib and zstd make it 3 to 8
+/// times smaller.
 const MAX_COMPRESSION_RATIO: u64 = 64;
 /// A piece may be as large as all sections together: [`SectionBudget`] has the sum.
 const LIMITS: ElfLimits = ElfLimits {
@@ -121,7 +121,7 @@ impl Elf {
         has(b".debug_line") || has(b".zdebug_line")
     }
 
-    /// Returns the address of a position in the code. As in gprofng it is that of its section.
+    /// Returns the address of a position in the code, from the section's address as in gprofng.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         let section = self.code_at(offset)?;
         section.address.checked_add(offset - section.offset)
@@ -163,8 +163,8 @@ impl Elf {
         })
     }
 
-    /// Returns the content of a section, decompressed; empty where there is none. `.debug_x` is
-    /// also found as `.zdebug_x`, which is how compressed ones were called before they had a flag.
+    /// Returns the content of a section, decompressed; empty if the section is missing. `.debug_x`
+    /// is also found as `.zdebug_x`, the name of compressed sections before they had a flag.
     pub(super) fn section(
         &self,
         name: &str,

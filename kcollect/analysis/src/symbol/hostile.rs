@@ -291,7 +291,7 @@ fn a_section_that_is_a_hole() {
     let elf = Elf::read(sparse).unwrap();
     let read = elf.section(".debug_line", &mut super::elf::SectionBudget::new());
     assert!(read.unwrap_err().to_string().contains("hole"));
-    // Of a file that is all there, the size is no reason.
+    // The size is no reason to refuse a file without holes.
     let mut whole = tempfile::tempfile().unwrap();
     whole.write_all(&file).unwrap();
     whole.write_all(&vec![7; (32 << 20) - file.len()]).unwrap();

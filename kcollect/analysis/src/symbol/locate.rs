@@ -44,7 +44,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns its path, unless it is the experiment's copy, next to which there is nothing.
+    /// Returns its path. None: it is the experiment's copy, which has no files next to it.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Origin::Archive => None,
@@ -65,7 +65,7 @@ pub(super) struct Image {
 pub(super) struct Debug {
     pub(super) elf: Elf,
     pub(super) origin: Origin,
-    /// The distance from addresses of the image to those of this file.
+    /// Offset from addresses in the image to addresses in this file.
     pub(super) slide: u64,
     /// The common file that dwz made, or why it is missing.
     pub(super) alternative: Option<Result<Elf, SymbolError>>,
@@ -74,7 +74,7 @@ pub(super) struct Debug {
 /// Returns the files with the object's code, the experiment's first.
 ///
 /// # Errors
-/// When there is none.
+/// No file has the code.
 pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, SymbolError> {
     let mut images = Vec::new();
     let mut why = SymbolError::NotFound;
@@ -146,7 +146,7 @@ pub(super) fn path_of(name: &str) -> (&Path, bool) {
 /// [`images`].
 ///
 /// # Errors
-/// When there is none.
+/// No file has debug information.
 pub(super) fn debug(
     object: &ObjectRef,
     search: &SearchPaths,
@@ -198,9 +198,9 @@ pub(super) fn debug(
     })
 }
 
-/// Returns the file with the symbol table of an object with these images: its debug file, or else
-/// the one that is compressed in it, or one that is fetched. None if there is none, and for the
-/// kernel, whose names are all in the experiment.
+/// Finds the file with the symbol table of an object with these images: its debug file, the file
+/// that is compressed in the image, or a fetched one. None: there is no such file, or the object is
+/// the kernel, whose names are all in the experiment.
 pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]) -> Option<Elf> {
     if images.iter().any(|image| image.elf.is_synthetic()) {
         return None;

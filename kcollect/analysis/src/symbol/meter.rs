@@ -15,7 +15,7 @@ use std::cell::Cell;
 use gimli::{EndianSlice, Error, Reader, ReaderOffsetId, Result, RunTimeEndian};
 
 /// The reads that are allowed for each byte of debug information. Nearly all lines and inlined
-/// functions of a program of 80 MB took 0.2, those of a small one 0.3.
+/// functions of a program of 80 MB took 0.2 reads per byte, of a small program 0.3.
 const READS_PER_BYTE: u64 = 2;
 /// The reads that are allowed for a file of any size.
 const MIN_READS: u64 = 4 << 20;
@@ -38,8 +38,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Returns the budget for that many bytes of sections, for the calling thread, which must have a
-    /// stack of [`STACK_BYTES`] bytes.
+    /// Starts a budget for `bytes` bytes of sections. It is valid in the calling thread, which must
+    /// have a stack of [`STACK_BYTES`] bytes.
     pub(super) fn new(bytes: u64) -> Meter {
         Meter {
             left: Cell::new(MIN_READS.saturating_add(bytes.saturating_mul(READS_PER_BYTE))),

@@ -13,12 +13,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::elf::{Damaged, Elf, SectionBudget};
 
-/// The most decompressed bytes. Fedora's largest files have some megabytes.
+/// Max decompressed bytes. Fedora's largest files have some megabytes.
 const MAX_BYTES: u64 = 128 << 20;
-/// The most memory for the decoder. Files of `xz -9` need 65 MiB.
+/// Max memory for the decoder. Files of `xz -9` need 65 MiB.
 const MAX_DECODER_KIB: u32 = 80 << 10;
 
-/// Returns the file that is compressed in another one. None: there is none.
+/// Returns the file that is compressed in `elf`. None: `elf` contains no such file.
 pub(super) fn of(elf: &Elf) -> Result<Option<Elf>, Damaged> {
     let packed = elf.section(".gnu_debugdata", &mut SectionBudget::new())?;
     if packed.is_empty() {

@@ -6,7 +6,7 @@
 //!
 //! * [`SearchPaths`] has the places, `locate` finds a load object's files there, and `debuginfod`
 //!   fetches them. `elf` reads their sections.
-//! * `names` looks up addresses in symbol tables, of which `mini` decompresses one.
+//! * `names` looks up addresses in symbol tables; `mini` decompresses one kind of them.
 //! * `lines` looks up addresses in line tables by addr2line. `meter` bounds that work, and `split`
 //!   reads what the compiler left out of the program.
 //! * `disassembly` reads code, and [`demangle()`] makes names readable.
@@ -67,7 +67,7 @@ pub struct ObjectRef {
     /// Its name in `map.xml`: a path, possibly followed by ` (build id 1234abcd)`, or a name such
     /// as `vmlinux` and `[vdso]`.
     pub name: String,
-    /// Its recorded build id. Empty: that of the experiment's copy counts.
+    /// Its recorded build id. Empty: the build id of the experiment's copy counts.
     pub build_id: Box<[u8]>,
 }
 
@@ -91,7 +91,7 @@ pub struct SourceFrame {
 pub struct CodeNames {
     /// One name for each place of the request, in order.
     pub names: Vec<CodeName>,
-    /// The load object's own file, of whose build the names are. None: there is no file.
+    /// The load object's own file, whose build the names are for. None: there is no file.
     pub image: Option<Origin>,
 }
 
@@ -225,8 +225,8 @@ impl Symboliser {
         self.search.source(recorded, &id)
     }
 
-    /// Resolves positions in the file of a load object, in bytes and in any order. A caller's
-    /// position is that of its call instruction, or within it, not the return address.
+    /// Resolves positions in the file of a load object, in bytes and in any order. For a caller,
+    /// this is the position of the call instruction or a byte within it, not the return address.
     #[must_use]
     pub fn resolve(&self, object: &ObjectRef, offsets: &[u64]) -> Resolved {
         let mut all = self.resolve_all(&[(object, offsets)]);
@@ -244,8 +244,8 @@ impl Symboliser {
         for_each(objects, work, failed)
     }
 
-    /// Returns names of code that has none in the experiment. The names are those of the debug
-    /// file, or else of the symbol table that Fedora's programs have compressed in them.
+    /// Names code that has no name in the experiment. Names come from the debug file, or else from
+    /// the compressed symbol table that Fedora's programs contain.
     #[must_use]
     pub fn names(&self, objects: &[(&ObjectRef, &[UnnamedCode])]) -> Vec<CodeNames> {
         let failed = |places: &[UnnamedCode]| CodeNames {

@@ -21,7 +21,7 @@ use super::elf::{Damaged, Elf, SectionBudget};
 pub const NAMELESS: &str = "<static>@";
 /// The longest name. The rest is cut.
 const MAX_NAME_BYTES: usize = 64 << 10;
-/// The most symbols before an address that are compared with it.
+/// Maximum number of symbols before an address that are compared with it.
 const MAX_STEPS: usize = 64;
 
 /// A symbol of code.
@@ -47,8 +47,7 @@ pub(super) struct CodeSymbols {
 }
 
 impl CodeSymbols {
-    /// Reads `.symtab`, or `.dynsym` if there is none, of a 64-bit file. Nothing where there is
-    /// neither.
+    /// Reads `.symtab`, or else `.dynsym`, of a 64-bit file. Empty if the file has neither.
     pub(super) fn read(elf: &Elf, budget: &mut SectionBudget) -> Result<CodeSymbols, Damaged> {
         let tables = [SHT_SYMTAB, SHT_DYNSYM];
         let found = tables.into_iter().find_map(|kind| elf.linked(kind));

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// The most files that are asked for.
+/// Maximum number of files that are asked for.
 const MAX_FILES: usize = 64;
 
 /// Returns the names of the packages with debug files, by the absolute paths of files that are of
@@ -38,7 +38,7 @@ pub fn debug_packages<'a>(paths: &[&'a str]) -> HashMap<&'a str, String> {
     let of_rpm = |path| {
         let format = ["--query", "--queryformat", "%{NAME}-debuginfo", "--file"];
         let name = answer("rpm", format.iter().chain(&[path]))?;
-        // Where a file is of no package, the answer is a sentence.
+        // If a file belongs to no package, the answer is a sentence.
         (!name.contains(' ')).then_some(name)
     };
     paths()
@@ -46,8 +46,8 @@ pub fn debug_packages<'a>(paths: &[&'a str]) -> HashMap<&'a str, String> {
         .collect()
 }
 
-/// Returns what a program prints; nothing where there is none. Its exit code does not matter: it
-/// says that some file is of no package.
+/// Returns a program's output. None: there is no such program. Its exit code does not matter: it
+/// says only that some file belongs to no package.
 fn answer(program: &str, arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<String> {
     let output = Command::new(program)
         .args(arguments)

@@ -31,8 +31,7 @@ pub struct SearchPaths {
     /// The client that fetches debug files and sources that are not found. None: nothing is
     /// fetched.
     pub debuginfod: Option<Arc<DebuginfodClient>>,
-    /// The most bytes of debug information that are read of a load object. None: as many as can be
-    /// read.
+    /// Maximum bytes of debug information to read from a load object. None: as many as can be read.
     pub max_debug_bytes: Option<u64>,
 }
 

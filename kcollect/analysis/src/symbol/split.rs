@@ -117,8 +117,7 @@ impl<'a> SplitFiles<'a> {
         same.then_some(dwarf)
     }
 
-    /// Returns a section of a `.dwp` or `.dwo` file; an empty one where there is none, or it is
-    /// damaged.
+    /// Returns a section of a `.dwp` or `.dwo` file; empty if the section is missing or damaged.
     fn section(&self, elf: &Elf, id: SectionId) -> Metered<'a> {
         let read = |name| elf.section(name, &mut self.budget.borrow_mut()).ok();
         let bytes = id.dwo_name().and_then(read).unwrap_or_default();

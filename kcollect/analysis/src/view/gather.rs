@@ -67,7 +67,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         events: Vec::new(),
     };
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
-        // Of experiments with different intervals the first one counts.
+        // If experiments have different intervals, the first one's counts.
         let interval = Nanos::from_micros(interval.into());
         let ticks = u32::try_from(model.length_of_ticks(row) / interval);
         let micros = u64::try_from(row.micros);
@@ -134,7 +134,7 @@ fn stolen(founders: &[&ExperimentInfo]) -> f64 {
     }
 }
 
-/// Returns what the model does not have, and each loss count that is not 0.
+/// Returns what is missing from the model, and each loss count that is not 0.
 fn losses(model: &Model, founders: &[&ExperimentInfo]) -> Vec<String> {
     let problems = founders.iter().filter_map(|info| info.problems());
     let mut lines: Vec<_> = problems.map(|text| format!("PROBLEM: {text}")).collect();

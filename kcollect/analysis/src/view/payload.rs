@@ -56,8 +56,8 @@ pub struct PageSubject {
     pub name: Vec<u8>,
     /// The process of a lock or a function; empty for a file, which many may use.
     pub process: Vec<u8>,
-    /// Of a lock, the function of a library that waited most, and the program's function that
-    /// called it; otherwise empty.
+    /// For a lock, the library's function that waited most, and the program's function that called
+    /// it; otherwise empty.
     pub called: [Vec<u8>; 2],
 }
 

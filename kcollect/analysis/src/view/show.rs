@@ -26,7 +26,7 @@ use crate::sources::Sources;
 pub struct ViewOptions {
     /// The experiments, of one recording.
     pub sources: Sources,
-    /// The traced events that are shown in the place of ticks.
+    /// The traced events that are shown instead of ticks.
     pub traced: Option<TracedEvents>,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
@@ -65,7 +65,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
         return Err(Failure::new(
             ExitKind::Usage,
             "a page is of one recording, and these are several",
-            "name one of them, or those of a series; kcollect report shows several together",
+            "name one of them, or all of a series; kcollect report shows several together",
         ));
     }
     let payload = gather(&model, &filter).map_err(|error| {

@@ -1,8 +1,8 @@
 //! Adds the traced events of a model to the page's payload: waits for locks, calls that do I/O, and
 //! allocations.
 //!
-//! A server makes a hundred thousand calls a second. Those of one thread and one kind that are
-//! about the same are added up by the millisecond, so that the page stays small.
+//! A server makes a hundred thousand calls a second. Similar calls of one thread and one kind are
+//! added up by the millisecond, so that the page stays small.
 
 use experiment_format::packet::WEIGHT_OF_ONE;
 use experiment_format::units::Nanos;
@@ -60,7 +60,7 @@ impl Events {
 pub(super) fn add_events(model: &Model, selection: &Selection, payload: &mut Payload) {
     let mut events = Events::default();
     let process = |row: &TickRow| model.thread(row.thread).process;
-    // Of each lock, the time in each stack.
+    // For each lock, the time in each stack.
     let mut stacks: FxHashMap<Subject, FxHashMap<StackId, i64>> = FxHashMap::default();
     let waits = model.waits.iter();
     for wait in waits.filter(|wait| selection.passes_event(&wait.row)) {
@@ -121,7 +121,7 @@ pub(super) fn add_events(model: &Model, selection: &Selection, payload: &mut Pay
         .collect();
 }
 
-/// Returns a subject as the page shows it. Of a lock, `stacks` are those in which threads waited.
+/// Returns a subject as the page shows it. For a lock, `stacks` are where threads waited.
 fn shown(model: &Model, subject: Subject, stacks: Option<&FxHashMap<StackId, i64>>) -> PageSubject {
     let process = |id| model.process(id).name.clone().into_bytes();
     let name = |function: Option<FunctionId>| {

@@ -1,5 +1,4 @@
-//! The short names of gprofng and er_kernel, for those of their counters that the kernel counts on
-//! every CPU.
+//! The short names of gprofng and er_kernel, as far as the kernel counts their events on every CPU.
 //!
 //! gprofng has tables that map each name to an event of each known CPU. Here each name is one of
 //! the kernel's generic events, which the kernel maps to an event of the CPU. Names without a

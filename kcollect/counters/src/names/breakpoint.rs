@@ -44,10 +44,12 @@ pub fn encoding<'a>(text: &'a str, root: &Root) -> Result<(Encoding, &'a str), C
     if parts.next().is_some() {
         return Err(bad("too many colons"));
     }
-    let address = match place.starts_with(|first: char| first.is_ascii_digit()) {
-        true => parse_number(place).ok_or_else(|| bad("not an address"))?,
-        false if place.is_empty() => return Err(bad("the address is missing")),
-        false => symbol_address(place, root)?,
+    let address = if place.is_empty() {
+        return Err(bad("the address is missing"));
+    } else if place.starts_with(|first: char| first.is_ascii_digit()) {
+        parse_number(place).ok_or_else(|| bad("not an address"))?
+    } else {
+        symbol_address(place, root)?
     };
     // perf's defaults: for execution the length that the kernel requires, for data four bytes.
     let default_length = match access {

@@ -53,10 +53,10 @@ pub enum CounterError {
         term: String,
         /// The value as typed.
         value: u64,
-        /// The largest value that fits.
+        /// Maximum value that fits.
         max: u64,
     },
-    /// An event does not have a value that sysfs leaves to the user.
+    /// A value that sysfs leaves to the user is missing from an event.
     #[error("the PMU {pmu} needs a value for {term}")]
     Missing {
         /// The PMU.

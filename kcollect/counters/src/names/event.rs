@@ -9,15 +9,15 @@ use crate::names::sysfs::format::ConfigWords;
 pub struct Encoding {
     /// `type`: one of `PERF_TYPE_*`, or the number of a PMU from its directory in sysfs.
     pub kind: u32,
-    /// `config`. Of a tracepoint, its id.
+    /// `config`: for a tracepoint, its id.
     pub config: u64,
-    /// `config1`. Of a breakpoint, its address.
+    /// `config1`: for a breakpoint, its address.
     pub config1: u64,
-    /// `config2`. Of a breakpoint, its length in bytes.
+    /// `config2`: for a breakpoint, its length in bytes.
     pub config2: u64,
     /// `config3`, since Linux 6.3.
     pub config3: u64,
-    /// Of a breakpoint, the kinds of access: `HW_BREAKPOINT_*`.
+    /// For a breakpoint, the kinds of access: `HW_BREAKPOINT_*`.
     pub breakpoint: u32,
     /// Whether it is counted in user mode.
     pub user: bool,
@@ -100,7 +100,7 @@ pub struct PerfEvent {
 }
 
 impl PerfEvent {
-    /// Whether it is a tracepoint of the kernel, of which every hit is recorded, not overflows.
+    /// Whether it is a kernel tracepoint: every hit is recorded, not overflows.
     #[must_use]
     pub fn is_tracepoint(&self) -> bool {
         self.encoding.kind == sys::PERF_TYPE_TRACEPOINT

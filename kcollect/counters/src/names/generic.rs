@@ -1,7 +1,7 @@
-//! Generic events: those of `linux/perf_event.h`, which have the same numbers on every machine, by
-//! the names that perf has for them.
+//! Generic events of `linux/perf_event.h`, by perf's names for them. They have the same numbers on
+//! every machine.
 //!
-//! The kernel maps each to an event of the CPU, or refuses it where the CPU has none.
+//! The kernel maps each to an event of the CPU, or refuses it if the CPU has no such event.
 
 use perf_event_open_sys::bindings as sys;
 

@@ -11,9 +11,9 @@
 //! | misses of TLBs, of the last-level cache and of a node's memory | 1000 |
 //!
 //! An estimated rate that is too high gives too few overflows, one that is too low far too many. So
-//! an event of unknown kind is taken to happen at every cycle, as er_kernel does. The CPU's clock
-//! is that of the machine, or 3 GHz where it is not known. Intervals are prime numbers, so that
-//! they do not stay in step with loops.
+//! an event of unknown kind is taken to happen at every cycle, as er_kernel does. The clock rate is
+//! the machine's, or 3 GHz if it is not known. Intervals are prime numbers, so that they do not
+//! stay in step with loops.
 //!
 //! Clocks overflow at the intervals of `-p`. Page faults and context switches happen thousands of
 //! times a second and overflow at every 101st (`hi` 11, `lo` 1009); major faults, migrations,

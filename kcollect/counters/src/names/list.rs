@@ -14,8 +14,9 @@ use crate::names::{alias, cache, sysfs::pmu};
 /// All that can be counted on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// The number of hardware events that are counted at the same time. Of more events, the kernel
-    /// counts each for a part of the time. None: there are none, or the number is not known.
+    /// The number of hardware events that are counted at the same time. If there are more, the
+    /// kernel counts each of them for a part of the time. None: no hardware events, or the number
+    /// is not known.
     pub at_once: Option<usize>,
     /// Whether there are hardware counters.
     pub hardware_counters: bool,

@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-/// The largest number of suggestions.
+/// Maximum number of suggestions.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// The smallest similarity of a suggestion.
+/// Minimum similarity of a suggestion.
 const MIN_SIMILARITY_PERMILLE: u32 = 700;
 
 /// Returns the names most similar to `wanted`, the best first; at most three.

@@ -25,7 +25,7 @@ pub(crate) fn generic_event(name: &str) -> Option<GenericEvent> {
     generic::hardware(name).or_else(|| generic::software(name))
 }
 
-/// Returns the encoding of a generic event. `pmu` is that of its kind of core where there are
+/// Returns the encoding of a generic event. `pmu` is the PMU of its kind of core on machines with
 /// several kinds.
 pub(crate) fn generic_encoding(event: &GenericEvent, pmu: Option<&Pmu<'_>>) -> Encoding {
     let extended = pmu.map_or(0, |pmu| u64::from(pmu.kind) << sys::PERF_PMU_TYPE_SHIFT);

@@ -84,7 +84,7 @@ pub struct OpenOptions<'a> {
     /// Whether the kernel writes a record of each inherited counter's value when its thread exits
     /// (`PERF_RECORD_READ`); this needs [`OpenCounter::set_output`].
     pub exit_counts: bool,
-    /// The number of events between two overflows, of which each writes a record.
+    /// The number of events between two overflows. Each overflow writes a record.
     pub period: Option<u64>,
     /// The leader of the counter's group. The counter counts only when the leader does.
     pub leader: Option<BorrowedFd<'a>>,
@@ -219,10 +219,10 @@ pub struct OpenCounter {
 }
 
 impl OpenCounter {
-    /// Reads the count, with those of all threads that inherited the counter.
+    /// Reads the count, including all threads that inherited the counter.
     ///
     /// # Errors
-    /// The error of `read(2)`; `UnexpectedEof` where the kernel has stopped it for good.
+    /// The error of `read(2)`; `UnexpectedEof` if the kernel has stopped it for good.
     pub fn read(&self) -> io::Result<CounterValue> {
         Ok(self.words()?.0)
     }

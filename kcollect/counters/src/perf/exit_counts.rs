@@ -7,11 +7,11 @@
 //!
 //! * The kernel's count of writers is wrong from then on. It continues to write records, but never
 //!   advances the head again. So records are read here before and after the head. A record is
-//!   complete when its last word, the time, is later than that of the record before, and not too
+//!   complete when its last word, the time, is later than the previous record's, and not too
 //!   recent.
 //! * Two records are written to the same place, and one or both are lost. The remains are
-//!   inconsistent: the thread at the beginning with that at the end, the offset with the end of the
-//!   record before, the times with those of the thread's other records. They are skipped, and
+//!   inconsistent: the thread at the beginning with the thread at the end, the offset with the end
+//!   of the previous record, the times with the thread's other records. They are skipped, and
 //!   [`crate::track::lifetimes`] counts them as missing.
 
 use std::io;
@@ -91,7 +91,7 @@ impl ExitCountRing {
         self.ring.free(self.offset);
     }
 
-    /// Finds the next record after bytes that are none.
+    /// Skips bytes that are not a record, and finds the next one.
     fn find_next(&self, until_ns: Nanos) -> Option<u64> {
         let written = self.ring.head().clamp(
             self.offset,

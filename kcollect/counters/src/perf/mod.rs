@@ -6,7 +6,7 @@
 //! * [`set`] opens several events together; a [`bound_set`] of them counts. [`reading`] is what was
 //!   read from it, with the arithmetic of counts. [`overflow`] has the overflows of a set's
 //!   counters.
-//! * [`records`] are the kernel's records of tasks. [`exit_counts`] reads those of the counts
+//! * [`records`] are the kernel's records of tasks. [`exit_counts`] reads records of the counts
 //!   that a thread had when it exited. [`ring`] is the ring that records come from, and [`order`]
 //!   sorts the records of many rings.
 //! * [`cpu_events`] are the events that a recording opens on each CPU.

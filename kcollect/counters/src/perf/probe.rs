@@ -22,10 +22,10 @@ pub fn exists(encoding: &Encoding) -> bool {
 }
 
 /// Returns the number of counters of `encoding` that the kernel takes into one group, whose
-/// counters count at the same time. None where none can be opened.
+/// counters count at the same time. None: not even one can be opened.
 ///
-/// A counter that is in use for good, as that of the NMI watchdog is, is included: the kernel does
-/// not check that here.
+/// A counter that is permanently in use, such as the NMI watchdog's, is included: the kernel does
+/// not check for it here.
 #[must_use]
 pub fn at_once(encoding: &Encoding) -> Option<usize> {
     let mut group = vec![open(encoding, None).ok()?];

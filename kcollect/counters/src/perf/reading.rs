@@ -108,7 +108,7 @@ impl CounterValue {
 /// The reading of all counters of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetReading {
-    /// When it was read, in CLOCK_MONOTONIC nanoseconds. Of a sum or a difference, the later time.
+    /// When it was read, in CLOCK_MONOTONIC nanoseconds. A sum or a difference has the later time.
     pub time_ns: Nanos,
     /// One value for each request of the set, in order.
     pub values: Vec<CounterValue>,
@@ -134,7 +134,7 @@ impl SetReading {
         }
     }
 
-    /// Returns the sum of two readings, such as those of two threads.
+    /// Adds two readings, for example of two threads.
     ///
     /// # Errors
     /// When the sets have different sizes.

@@ -1,6 +1,6 @@
 //! The kernel's records of tasks, which are its threads: fork, exec, exit, and the counts at exit.
 //!
-//! The records are those of `perf_event_open(2)`. Each ends in `{ u32 pid, tid; u64 time; }`, which
+//! `perf_event_open(2)` describes the records. Each ends in `{ u32 pid, tid; u64 time; }`, which
 //! [`counter`](crate::perf::counter) selects.
 
 use byteorder::NativeEndian;
@@ -13,8 +13,7 @@ use perf_event_open_sys::bindings as sys;
 
 use crate::perf::reading::CounterValue;
 
-/// A record of a followed thread. Numbers of processes and threads are those of kcollect's pid
-/// namespace.
+/// A record of a followed thread. Process and thread ids are in kcollect's pid namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskRecord {
     /// A thread was created.

@@ -85,11 +85,10 @@ impl PerfRing {
     /// Returns a word of the map.
     ///
     /// # Safety
-    /// `offset` must be that of an 8-byte field of the control page, or of an aligned word of the
-    /// data.
+    /// At `offset` must be an 8-byte field of the control page, or an aligned word of the data.
     unsafe fn control(&self, offset: usize) -> &AtomicU64 {
         let field = self.map.as_mut_ptr().wrapping_add(offset).cast();
-        // SAFETY: the offset is that of a word of the map, which exists as long as `self`.
+        // SAFETY: at the offset is a word of the map, which exists as long as `self`.
         unsafe { AtomicU64::from_ptr(field) }
     }
 

@@ -2,10 +2,10 @@
 //!
 //! A [`CounterSet`] is a list of requests, each an event with a preset. Bound to a
 //! [`CounterTarget`] it counts ([`BoundSet`]); [`BoundSet::read`] reads it, with the time of the
-//! reading; dropping it, or [`BoundSet::release`], closes the counters. The model is that of
-//! libcpc, with three differences due to Linux: sets of CPUs and of threads do not exclude each
-//! other, a bound set never becomes invalid because of other sets, and the kernel multiplexes
-//! events for which there is no counter instead of refusing them, unless they are a group.
+//! reading; dropping it, or [`BoundSet::release`], closes the counters. The model is libcpc's, with
+//! three differences due to Linux: sets of CPUs and of threads do not exclude each other, a bound
+//! set never becomes invalid because of other sets, and the kernel multiplexes events for which
+//! there is no counter instead of refusing them, unless they are a group.
 //!
 //! Overflows of threads that do not exist yet are refused ([`Refusal::InheritedOverflow`]), since
 //! the kernel has no ring for them.
@@ -23,7 +23,7 @@ use crate::perf::counter::{CounterScope, Inherit, OpenCounter, OpenOptions, Star
 use crate::perf::overflow::OverflowRing;
 use crate::perf::refusal::Refusal;
 
-/// The largest number of times that the threads of a process are listed until none is new.
+/// Maximum number of times that the threads of a process are listed until none is new.
 const MAX_LISTINGS: u32 = 100;
 
 /// One counter of a set.

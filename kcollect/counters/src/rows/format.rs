@@ -149,8 +149,7 @@ impl RowFormat<'_> {
     }
 
     /// Whether the row's CPU or thread counts the event of a value. Counters of CPUs are enabled
-    /// all the time, except those of events that are counted on other CPUs, such as those of memory
-    /// controllers.
+    /// all the time, unless the event is counted on other CPUs, such as a memory controller's.
     fn counted(&self, value: &CounterValue) -> bool {
         self.subject == RowSubject::Threads || value.enabled_ns > Nanos::ZERO
     }

@@ -1,5 +1,5 @@
-//! The rows that `kcollect track` and `kcollect stat` print. Their kinds are those of cputrack and
-//! cpustat.
+//! The rows that `kcollect track` and `kcollect stat` print. They have the same kinds as cputrack's
+//! and cpustat's.
 //!
 //! [`format`](mod@format) makes text and JSON of a row, [`writer`] writes it.
 
@@ -32,7 +32,7 @@ pub enum RowKind {
     Online,
     /// A CPU went offline: what it counted since its last row.
     Offline,
-    /// The total of that many threads or CPUs.
+    /// The total, with its number of threads or CPUs.
     Total(u64),
 }
 
@@ -64,8 +64,8 @@ pub struct CountRow {
     pub values: Option<Vec<CounterValue>>,
     /// Whether some of the counts are missing.
     pub incomplete: bool,
-    /// Of a CPU: how long a hypervisor ran something else there since the CPU's last row. None: not
-    /// known.
+    /// For a CPU: how long the hypervisor ran something else there since the CPU's last row. None:
+    /// not known.
     pub stolen_ns: Option<Nanos>,
 }
 

@@ -1,5 +1,5 @@
-//! Follows threads without stopping them, by counters that threads inherit and the kernel's records
-//! of which threads inherited them.
+//! Follows threads without stopping them: threads inherit counters, and the kernel's records say
+//! which ones did.
 //!
 //! A followed thread has a copy of every counter on each CPU, and so have all threads that it
 //! starts: the kernel makes the copies when it creates the thread, before its first instruction,
@@ -17,9 +17,9 @@
 //!
 //! What a thread has counted *so far* can be read only of the thread that was opened, and the value
 //! is the sum over all its descendants. So each thread also gets a counter of its own as soon as
-//! its fork was recorded ([`ThreadFollower::open_own_counters`]), for the rows while it runs. For a
-//! thread that was followed from its start it is as exact as its exit counts; for one that was
-//! created since it starts some milliseconds late.
+//! its fork was recorded ([`ThreadFollower::open_own_counters`]); rows use it while the thread
+//! runs. For a thread that was followed from its start it is as exact as its exit counts; for one
+//! that was created later it starts some milliseconds late.
 //!
 //! That counter has a second effect, which everything here depends on: at a context switch the
 //! kernel swaps the perf contexts of two threads with the same inherited copies, and with them a
@@ -35,8 +35,8 @@
 //! * how much of a running thread's count is from before it had its own counter; the total has it;
 //! * what a program does after an exec that changes the user or is of an unreadable file: the
 //!   kernel closes all counters there, as Solaris does. The thread's row shows an exit;
-//! * the exit counts of single threads on kernels from 5.13 on that do not have the correction "perf/core:
-//!   Fix missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 report
+//! * the exit counts of single threads on kernels from 5.13 on without the fix "perf/core: Fix
+//!   missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 report
 //!   none, 6.18.44 does. Rows of threads that were created since then have what the thread's own
 //!   counter has, or nothing, and are marked as incomplete. The total is exact everywhere.
 
@@ -66,7 +66,7 @@ use crate::perf::set::threads_of;
 /// The pages of a CPU's ring for forks, execs and exits, as a power of two.
 const RING_PAGES_LOG2: u32 = 5;
 
-/// The longest time between the time of a record and its arrival in the ring.
+/// Maximum time between the time of a record and its arrival in the ring.
 const MAX_RECORD_DELAY_NS: Nanos = Nanos::from_millis(2);
 
 /// Equal records of one CPU within this time are one record. A thread with two events
@@ -74,7 +74,7 @@ const MAX_RECORD_DELAY_NS: Nanos = Nanos::from_millis(2);
 /// thread twice within this time.
 const DUPLICATE_NS: Nanos = Nanos::from_micros(100);
 
-/// The largest number of times that a process is opened which starts threads meanwhile.
+/// Maximum number of times that a process is opened which starts threads meanwhile.
 const MAX_OPEN_ATTEMPTS: u32 = 20;
 
 /// An event on one CPU: its exit counts have a ring of their own.
@@ -169,8 +169,8 @@ impl ThreadFollower {
     /// # Errors
     /// A [`Refusal`]; the thread is not followed then.
     pub fn open_thread(&mut self, tid: Tid, start: Start) -> Result<ThreadCounters, Refusal> {
-        // They come first: without them the thread's context could be swapped with that of a thread
-        // that it starts.
+        // They come first: without them the thread's context could be swapped with the context of a
+        // thread that it starts.
         let own = self.open_own_counters(tid, start)?;
         let mut thread = OpenedThread {
             _record_events: Vec::new(),
@@ -404,7 +404,7 @@ impl ThreadFollower {
     }
 
     /// Returns what all threads counted together, in the order of the events. The times are zero:
-    /// the kernel does not keep those of exited threads up to date.
+    /// the kernel does not keep them up to date for exited threads.
     ///
     /// # Errors
     /// The error of `read(2)`.

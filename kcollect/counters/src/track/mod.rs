@@ -47,7 +47,7 @@ use follow::{ThreadCounters, ThreadFollower};
 use held_child::HeldChild;
 use lifetimes::ThreadLifetimes;
 
-/// The longest time between two rounds. A new thread gets its own counters up to this much late.
+/// Maximum time between two rounds. A new thread gets its own counters up to this much late.
 const MAX_ROUND: Duration = Duration::from_millis(20);
 
 /// How long a run waits for the command to exit after a signal, since a terminal sends Ctrl-C to
@@ -77,7 +77,7 @@ pub struct TrackOptions {
 }
 
 /// Tracks a process or command until it exits, or until a signal or the last tick. Returns the exit
-/// code: that of the command, or 0.
+/// code: the command's, or 0.
 ///
 /// # Errors
 /// A [`Failure`] with its hint: an event that cannot be counted, a process that does not exist, a
@@ -184,8 +184,8 @@ impl TrackRun<'_> {
             let left = due_ns.map(|due_ns| Duration::from(due_ns.saturating_sub(now())));
             wait_for_signals(&self.signals, left.unwrap_or(MAX_ROUND).min(MAX_ROUND))?;
             let exited = self.command_has_exited()?;
-            // When the command has exited, all records of its threads are written, but not those of
-            // its descendants.
+            // When the command has exited, all records of its threads are written, but not its
+            // descendants' records.
             self.round(exited && !self.options.forks)?;
             let time_ns = now();
             if let (Some(next_ns), Some(period_ns)) = (due_ns, period_ns)
@@ -252,7 +252,7 @@ impl TrackRun<'_> {
                 Err(_) => self.threads_without_counters += 1,
             }
         }
-        // Among lost records are those of exits.
+        // The lost records may include exits.
         if self.lifetimes.lost_records > 0 {
             for (pid, tid) in self.lifetimes.running_threads() {
                 if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
@@ -334,7 +334,7 @@ impl<'a> TrackRun<'a> {
     }
 }
 
-/// Checks that a number is that of a process, since `/proc` has the numbers of threads too.
+/// Checks that an id is a process's, since `/proc` accepts thread ids too.
 fn check_is_process(pid: Pid) -> Result<(), Failure> {
     let process = Process::new(pid.as_raw());
     let status = process.and_then(|process| process.status());

@@ -1,4 +1,4 @@
-//! The calling thread counts its own events, of which it causes a known number.
+//! The calling thread counts its own events; it causes a known number of them.
 
 use std::ptr;
 use std::thread::{sleep, spawn};
@@ -201,7 +201,7 @@ fn root_alone_counts_exceed_32_and_64_bits() -> Result<()> {
     Ok(())
 }
 
-/// On Solaris a set of a CPU makes all sets of threads invalid. Here they count next to each other.
+/// On Solaris a set of a CPU makes all sets of threads invalid. Here they count side by side.
 #[test]
 fn root_alone_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
     let _machine = Exclusive::take()?;

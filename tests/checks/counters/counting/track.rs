@@ -47,7 +47,8 @@ fn tracked(args: &[&str]) -> Result<(Vec<Value>, Finished)> {
     Ok((rows, finished))
 }
 
-/// Checks that the rows of threads that ended add up to the total, and so do those of processes.
+/// Checks that the rows of ended threads add up to the total, and so do the rows of ended
+/// processes.
 fn adds_up(rows: &[Value], events: &[&str]) -> Result<()> {
     let total = of(rows, "total").next().context("no total")?;
     for event in events {

@@ -119,7 +119,7 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             detail: 0,
         })?;
     }
-    // Of an interval whose stack the kernel did not return.
+    // An interval whose stack the kernel did not return.
     let stack = founder.stack(&[], StackEnd::Complete)?;
     founder.tick(&ClockTick {
         cpu: 0,

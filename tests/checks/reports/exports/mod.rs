@@ -27,7 +27,7 @@ use tests::{command, workload};
 use self::hostile::{NAMES, hostile};
 use self::sums::{agree, threads_only, total_of};
 
-/// The longest that a reading program takes.
+/// Maximum time that a reading program takes.
 const READER: Duration = Duration::from_secs(120);
 
 /// Runs kcollect on an experiment, and returns its output.

@@ -1,4 +1,4 @@
-//! speedscope, held against the schema that it is published with.
+//! speedscope, checked against its published schema.
 
 use std::path::Path;
 use std::process::Command;

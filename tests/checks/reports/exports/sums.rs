@@ -1,4 +1,4 @@
-//! The sums of each format, compared with those of the report.
+//! The sums of each format, compared with the report's.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -112,8 +112,8 @@ pub(super) fn agree(model: &Model, filter: &Filter) -> Result<()> {
         ExportFormat::Perfetto,
         GroupBy::Name,
     )?)?;
-    // Its time line is that of the ticks, and as many samples have no weight as there are ticks in
-    // the exact time of a thread.
+    // Its timeline shows the ticks. Samples have no weight: there are as many as ticks fit into the
+    // exact time of a thread.
     let mut lengths = States::new();
     let mut on_cpu: BTreeMap<ThreadId, i64> = BTreeMap::new();
     for row in model.rows.iter().filter(|row| selection.passes(row)) {

@@ -60,7 +60,7 @@ fn threads_that_ran_on_a_cpu_are_named() -> Result<()> {
     }
     ensure!(named > 20, "{named} threads ran");
 
-    // The first row is that of all CPUs. All that is seen is within the longest stay on one.
+    // The first row shows all CPUs. The visible time is within the longest stay on one of them.
     let on_cpu = payload.ticks.iter();
     let on_cpu = on_cpu.filter(|tick| ON_CPU.contains(&tick.state));
     let longest = on_cpu.max_by_key(|tick| tick.ticks).context("none ran")?;

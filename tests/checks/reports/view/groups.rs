@@ -121,7 +121,7 @@ fn the_timeline_has_rows_of_units() -> Result<()> {
     shown.is_content()
 }
 
-/// Of a recording the users are known, as far as processes were followed.
+/// The users of a recording are known, as far as processes were followed.
 pub(super) fn rows_are_of_users(shown: &mut Shown, payload: &Payload) -> Result<()> {
     let kinds = &payload.groupings;
     let user = kinds.iter().position(|kind| *kind == "user");

@@ -130,7 +130,7 @@ fn rows_and_lanes_are_selected(
     shown.browser.click("#table tr[data-process=\"3\"] th")?;
     ensure!(shown.micros()? == sum(truths, &Selection::default()));
 
-    // The first lanes are those of the CPUs, unless names are filtered.
+    // The first lanes are the CPUs, unless names are filtered.
     let filter = |text: &str| {
         format!(
             "void (() => {{ const field = document.querySelector('#filter'); field.value = \
@@ -154,7 +154,7 @@ fn rows_and_lanes_are_selected(
     shown.browser.press("Escape")?;
     shown.browser.evaluate(&filter(""))?;
 
-    // Unfolds the CPUs, of which there are eight.
+    // Unfolds the eight CPUs.
     let unfold = (left + 14.0, top + 34.0);
     shown.browser.stroke(unfold, unfold)?;
     shown.browser.stroke((x, top + 54.0), (x, top + 54.0))?;

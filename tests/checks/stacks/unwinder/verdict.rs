@@ -66,8 +66,9 @@ pub(crate) enum Excuse {
     OtherRegister,
     /// `longjmp` between two stacks, whose stack pointer is not what its description says.
     LongJump,
-    /// Of a register that framehop does not have, or an expression that it does not evaluate, where
-    /// the program was stopped before its calls were known. In later stacks of the kind they are.
+    /// A rule with a register that framehop does not have, or an expression that it does not
+    /// evaluate, where the program was stopped before its calls were known. In later stacks of the
+    /// kind they are.
     BeyondFramehop,
     /// libgcc rewrites its own return address, to land in the handler of an exception.
     Landing,
@@ -127,7 +128,8 @@ impl Seen<'_> {
             (_, Some(rule)) if self.truth.is_none() && rule.changes_stacks() => {
                 Some(Excuse::GoStacks)
             }
-            // Of the innermost frame alone: of others it would be ours that does not have the register.
+            // Only in the innermost frame: in others it would be our unwinder that does not have
+            // the register.
             (_, Some(UnwindRule::Frame(frame)))
                 if self.unsettled
                     && verdict == Verdict::Unknown

@@ -143,7 +143,7 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
     Ok(founder.close(Nanos(3 * SECOND))?)
 }
 
-/// A process with a program of which lines are known.
+/// A process with a program whose lines are known.
 fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     let header = header(7, "/usr/bin/sort -n x");
     let mut sub = SubexperimentWriter::create(founder.dir(), "_sort_PID_7.1.er", &header, run)?;

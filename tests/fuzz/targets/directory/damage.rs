@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(super) enum Entry {
     /// A file with these bytes.
     File(Vec<u8>),
-    /// A file of this length, of which only the bytes at its beginning are there.
+    /// A file of this length with a hole after these first bytes.
     Hole(Vec<u8>, u64),
     /// A directory.
     Directory,
@@ -62,7 +62,7 @@ const NUMBERS: [u64; 24] = [
     u64::MAX,
 ];
 
-/// Texts in the place of others.
+/// Texts that replace others.
 const TEXTS: [&str; 24] = [
     "",
     "0",
@@ -158,7 +158,7 @@ impl FileChange {
         }
     }
 
-    /// Puts another kind of thing in the place of a file.
+    /// Replaces a file by another kind of file.
     fn replace(&self, path: &str, files: &mut Files) {
         let Some(entry) = files.get(path) else {
             return;

@@ -71,7 +71,7 @@ impl TaskLifetimes {
 }
 
 /// Pid and tid of the threads that had not exited at the end, by the first experiment of the
-/// recording. Recordings without exact times, as of other collectors, are left out.
+/// recording. Recordings without exact times, for example from other collectors, are left out.
 #[derive(Debug)]
 struct RunningAtEnd(FxHashMap<ExperimentId, FxHashSet<(Pid, u64)>>);
 
@@ -85,15 +85,15 @@ impl RunningAtEnd {
             if let Ok(Some(times)) = ExactTimes::read(&info.source) {
                 let threads = times.threads.iter().filter(|thread| !thread.ended);
                 let threads = threads.map(|thread| (thread.pid, u64::from(thread.tid)));
-                // Of a series the last one remains.
+                // In a series, the last experiment overwrites the others.
                 running.insert(info.first, threads.collect());
             }
         }
         RunningAtEnd(running)
     }
 
-    /// Returns whether a thread exited. Short-lived ones have no exact times of their own. The idle
-    /// threads, those of process 0, have none and do not exit.
+    /// Returns whether a thread exited. Short-lived threads have no exact times of their own. Idle
+    /// threads (process 0) have none either, and never exit.
     fn ended(&self, model: &Model, thread: &ThreadInfo) -> bool {
         let process = model.process(thread.process);
         let experiment = model.experiments.get(process.experiment as usize);

@@ -32,7 +32,8 @@ use crate::metric::BaseMetric;
 use crate::model::traced::pieces;
 use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId, TickRow};
 
-/// The most threads that are visible when the profile is opened, which is what fits on a screen.
+/// Maximum number of threads that are visible when the profile is opened, which is what fits on a
+/// screen.
 const MAX_VISIBLE_THREADS: usize = 15;
 
 /// The colours of states, by their positions in sums.

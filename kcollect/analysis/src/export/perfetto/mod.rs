@@ -1,13 +1,13 @@
 //! Exports to Perfetto's trace format, for <https://ui.perfetto.dev> and trace_processor.
 //!
 //! Each thread has a track with its states as slices, and each slice has its stack. On-CPU ticks
-//! are also stack samples (`PerfSample`), so that the UI draws flame graphs of any time range; they
-//! have no weight, so their number is that of the ticks in the exact time of the thread. Off-CPU
+//! are also stack samples (`PerfSample`), so that the UI draws flame graphs of any time range;
+//! samples have no weight, so there are as many as ticks fit into the thread's exact time. Off-CPU
 //! ticks are not: the format has no weight for samples that current readers support, and one hour
 //! of sleep would be about 360,000 samples.
 //!
-//! Times are those of the recording's clock. The trace is written packet by packet. Of what was
-//! interned, a flag is kept in memory.
+//! Times are on the recording's clock. The trace is written packet by packet. For interned data
+//! only a flag per entry stays in memory.
 
 mod proto;
 
@@ -35,7 +35,7 @@ const SEQUENCE_ID: u32 = 1;
 const PROCESS_TRACKS: u64 = 1 << 32;
 /// The id of the track of the first thread.
 const THREAD_TRACKS: u64 = 1 << 33;
-/// The most samples. That is more than any reader accepts: a day of one CPU at 1 ms.
+/// Maximum number of samples. That is more than any reader accepts: a day of one CPU at 1 ms.
 const MAX_SAMPLES: u64 = 100_000_000;
 
 /// Writes the trace.
@@ -204,7 +204,7 @@ impl Writer<'_> {
                 self.slice(&slice, callstack)?;
             }
             if slice.on_cpu() {
-                // A sample has no weight, so their number is that of ticks in the exact time.
+                // A sample has no weight, so write as many as ticks fit into the exact time.
                 let tick_us = u64::from(self.model.experiment(slice.row.experiment).tick_us).max(1);
                 let micros: u64 = rest_us + slice.row.micros.unsigned_abs();
                 rest_us = micros % tick_us;
@@ -249,7 +249,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes that many samples, each at the end of its own part of the slice.
+    /// Writes samples, each at the end of its own part of the slice.
     fn samples(
         &mut self,
         slice: &Slice,
@@ -315,7 +315,7 @@ impl Writer<'_> {
         let index = function.object.index();
         if first(&mut self.objects, index) {
             let object = self.model.object(function.object);
-            // Readers put a `/` ahead of it.
+            // Readers put a `/` before it.
             let path = object.path.strip_prefix('/').unwrap_or(&object.path);
             interned.mapping_paths.push(named(index, path));
             let id = &self.build_ids[index];

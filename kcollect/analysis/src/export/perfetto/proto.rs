@@ -1,6 +1,6 @@
 //! The messages of Perfetto's traces, with the fields that are written.
 //!
-//! Names and numbers are those of `protos/perfetto/trace/perfetto_trace.proto`, package
+//! Names and numbers come from `protos/perfetto/trace/perfetto_trace.proto`, package
 //! `perfetto.protos`, of <https://github.com/google/perfetto>. Fields that are optional there are
 //! plain here if they are always written. Why the structs are not generated: see pprof's.
 
@@ -202,7 +202,7 @@ pub(super) struct Mapping {
     pub(super) start: u64,
     #[prost(uint64, tag = "5")]
     pub(super) end: u64,
-    /// Each path with a `/` ahead.
+    /// Each path with a leading `/`.
     #[prost(uint64, repeated, packed = "false", tag = "7")]
     pub(super) path_string_ids: Vec<u64>,
 }

@@ -100,7 +100,7 @@ fn memory_type(model: &Model) -> Option<&'static str> {
     }
 }
 
-/// Returns the states that occur, each of which has a value of its own.
+/// Returns the states that occur; each has a value of its own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let sums = selected.sums;
     (0..STATE_SLOTS).filter(move |slot| sums[*slot] != 0)
@@ -297,8 +297,8 @@ fn tables(
     Ok(())
 }
 
-/// Returns the function and the location of the stack without frames. Their ids follow those of the
-/// model's.
+/// Returns the function and the location of the stack without frames. Their ids follow the model's
+/// last ones.
 fn no_stack(model: &Model, strings: &mut StringTable) -> Profile {
     let function = Function {
         id: model.functions.len() as u64 + 1,

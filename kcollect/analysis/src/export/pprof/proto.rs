@@ -1,6 +1,6 @@
 //! The messages of pprof's format, with the fields that are written.
 //!
-//! Names and numbers are those of `proto/profile.proto`, package `perftools.profiles`, of
+//! Names and numbers come from `proto/profile.proto`, package `perftools.profiles`, of
 //! <https://github.com/google/pprof>. They are written as derived structs, since a compiler of
 //! `.proto` files would more than double the packages that a build needs here.
 

@@ -83,7 +83,7 @@ struct TreeWalk<'a> {
     below: Below,
     metrics: &'a Metrics,
     sort: Sort,
-    /// The least value of a branch, in the metric of the order.
+    /// Minimum value of a branch, in the metric of the order.
     least: f64,
     max_depth: usize,
     /// The number of branches that are left out.
@@ -98,7 +98,7 @@ struct Branch {
     /// The stacks of the path to it.
     nodes: Vec<StackId>,
     depth: usize,
-    /// The lines ahead of its name, which lead to other branches.
+    /// The lines before its name, which lead to other branches.
     lines: String,
     /// Whether it is the last one of its caller.
     last: bool,
@@ -164,7 +164,7 @@ impl Below {
     }
 }
 
-/// Returns the inclusive sums of each stack: its own, and those of all stacks in which it is a
+/// Returns the inclusive sums of each stack: its own, plus the sums of all stacks in which it is a
 /// caller.
 fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
     let mut below = totals.stacks.clone();

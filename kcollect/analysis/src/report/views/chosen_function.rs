@@ -2,8 +2,8 @@
 //!
 //! A name is compared with shown names and symbols; then with a load object after it, as `main
 //! <sort>`; then with copies that compilers make for some callers, `work.constprop.0`; then as a
-//! regular expression. Of several functions with one name the one with most time is chosen, and a
-//! note lists the others. A regular expression has to match exactly one.
+//! regular expression. If several functions have the same name, the one with most time is chosen,
+//! and a note lists the others. A regular expression has to match exactly one.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ use crate::aggregate::{self, Totals};
 use crate::filter::{Pattern, nearest};
 use crate::model::{FunctionId, Model};
 
-/// The most names that are listed if several functions match.
+/// Maximum number of names that are listed if several functions match.
 const MAX_SUGGESTIONS: usize = 5;
 
 /// The function that was chosen.
@@ -104,7 +104,7 @@ pub(super) fn chosen_function(
     }
 }
 
-/// Returns a function's name followed by that of its load object, in short and in full.
+/// Returns a function's name followed by its load object's name, in short and in full.
 fn qualified(model: &Model, id: FunctionId) -> [String; 2] {
     let function = model.function(id);
     let object = model.object(function.object);

@@ -38,7 +38,7 @@ impl ViewContext<'_> {
         metrics(self.options, &self.offered, otherwise)
     }
 
-    /// Returns the order asked for, or that of the first metric.
+    /// Returns the order asked for; by default, by the first metric.
     pub(super) fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
         let first = metrics.list.first();
         Ok(sort(self.options, &self.offered)?.unwrap_or(Sort {

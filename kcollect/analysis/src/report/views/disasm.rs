@@ -22,7 +22,7 @@ use crate::symbol::{
     Instruction, NAMELESS, ObjectRef, SourceFrame, Symboliser, demangle, disassemble_code,
 };
 
-/// The most characters of a source line that are shown ahead of its instructions.
+/// Maximum number of characters of a source line to show before its instructions.
 const MAX_SOURCE_CHARS: usize = 120;
 
 pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
@@ -81,7 +81,7 @@ pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// Returns the rows of instructions, each line of the source ahead of its own.
+/// Returns the rows of instructions, each source line before its own instructions.
 fn rows(
     code: &[Instruction],
     lines: &[Vec<SourceFrame>],
@@ -266,7 +266,7 @@ impl<'a> SourceTexts<'a> {
         }
     }
 
-    /// Returns the line ahead of instructions: inlined function, line number, file and source text.
+    /// Returns the line before instructions: inlined function, line number, file and source text.
     fn heading(&mut self, frames: &[SourceFrame], file: &Arc<str>, line: u32) -> String {
         let base = file.rsplit('/').next().unwrap_or(file);
         let inlined = match frames {

@@ -76,7 +76,7 @@ impl ExactProcess {
     }
 }
 
-/// Returns the exact times of all runs. None: ticks are to be shown.
+/// Returns the exact times of all runs. None: show ticks.
 pub(super) fn runs(context: &ViewContext<'_>) -> Result<Option<Vec<ExactRun>>, Failure> {
     let (model, options) = (context.model, context.options);
     let filter = &options.filter;

@@ -13,7 +13,7 @@ use crate::metric::Metrics;
 use crate::model::{FrameId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
-/// The most load objects with a note of why their lines are missing.
+/// Maximum number of load objects with a note of why their lines are missing.
 const MAX_OBJECTS_NOTED: usize = 5;
 
 pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {
@@ -67,7 +67,7 @@ pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// Returns notes of why lines are missing, for the load objects with most time.
+/// Notes why lines are missing in the load objects with the most time.
 fn without_lines(model: &Model, totals: &Totals) -> Vec<String> {
     let of = |frame: FrameId| Some(model.function(model.frame(frame).function).object.0);
     let count = model.objects.len();

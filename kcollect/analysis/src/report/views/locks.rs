@@ -1,8 +1,8 @@
 //! Locks by the time that threads waited for them, from traced waits (`-s` of a recording).
 //!
-//! A lock is an address in a process: that of the futex word. The data have no name of it, so its
-//! row has two functions of the stack with most of the time: that of the C library or runtime in
-//! which threads waited, and the program's that called it.
+//! A lock is an address in a process: the address of the futex word. The data has no name for it,
+//! so its row has two functions of the stack with most of the time: the function of the C library
+//! or runtime in which threads waited, and the program's function that called it.
 
 use std::cmp::Reverse;
 

@@ -1,4 +1,4 @@
-//! The views, each of which makes a [`Table`] from a model and options.
+//! The views: each makes a [`Table`] from a model and options.
 
 mod blocks;
 mod callers_callees;
@@ -31,7 +31,7 @@ use crate::metric::offered;
 use crate::model::{GroupKind, Model};
 use context::ViewContext;
 
-/// The most bytes of debug information of a program that are read for a summary.
+/// Maximum bytes of a program's debug information to read for a summary.
 const MAX_DEBUG_BYTES: u64 = 8 << 20;
 
 /// A way to show an experiment.
@@ -208,15 +208,14 @@ pub struct TableOptions {
     pub metrics: Option<String>,
     /// The sort order as typed. None: by the first metric.
     pub sort: Option<String>,
-    /// Maximum number of rows next to `<Total>`. None: all.
+    /// Maximum number of rows in addition to `<Total>`. None: all.
     pub limit: Option<usize>,
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.
     pub function: Option<String>,
-    /// Of processes: the kind of groups that have a row each, in the place of processes.
+    /// For processes: the kind of groups that have a row each, instead of processes.
     pub by: Option<GroupKind>,
-    /// Of functions: whether load objects with functions without names are shown, and what to
-    /// install.
+    /// For functions: whether to show load objects with nameless functions, and what to install.
     pub unnamed: bool,
     /// Where source and debug files are looked for.
     pub lookup: LookupPaths,
@@ -265,9 +264,8 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
 }
 
 /// Makes the tables that the summary of a recording shows: processes, hot functions, and places
-/// where threads waited. Those without rows are left out. Inlined functions, of which a wait is on
-/// behalf, are those of programs with little debug information: the recorder has no memory for
-/// more.
+/// where threads waited. Tables without rows are left out. Waits are attributed to inlined
+/// functions only in programs with little debug information: the recorder has no memory for more.
 ///
 /// # Errors
 /// When exact times cannot be read.

@@ -3,8 +3,8 @@
 //!
 //! They come from `overview`, which has times of experiments and nothing finer, so filters for
 //! threads, CPUs, states or functions are refused. Times there are cumulative; differences of
-//! neighbours are shown. A founder's times are those of all threads of the machine, its
-//! subexperiments included, so there is no sum.
+//! neighbours are shown. A founder's times cover all threads of the machine, its subexperiments
+//! included, so there is no sum.
 
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Sample;
@@ -22,7 +22,7 @@ use crate::report::table::{Cell, Column, Table};
 /// The key of a column, and the value of a record in it.
 type UsageCount = (&'static str, fn(&UsageRecord) -> u64);
 
-/// Counts next to times, in gprofng's order.
+/// Counts that are shown in addition to times, in gprofng's order.
 const USAGE_COUNTS: [UsageCount; 12] = [
     ("minor_faults", |usage| usage.minor_faults),
     ("major_faults", |usage| usage.major_faults),
@@ -111,7 +111,8 @@ fn refused(option: &str) -> Failure {
     )
 }
 
-/// Returns the experiments with their numbers: the founders, or those of the processes asked for.
+/// Returns the experiments with their numbers: the founders, or the experiments of the processes
+/// asked for.
 fn chosen<'a>(context: &ViewContext<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
     let filter = &context.options.filter;
     let unsupported = [

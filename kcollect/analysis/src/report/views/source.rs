@@ -17,7 +17,7 @@ use crate::report::table::{Cell, Column, Table, printable};
 /// The share of the hottest line's value, in any metric, from which a line is marked as hot, as in
 /// gprofng.
 const HOT_SHARE: f64 = 0.75;
-/// The most bytes of a source file that are read.
+/// Maximum bytes to read from a source file.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
 pub(super) fn source(context: &ViewContext<'_>) -> Result<Table, Failure> {

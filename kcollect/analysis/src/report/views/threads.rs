@@ -173,7 +173,7 @@ fn group_columns(by: GroupKind) -> Vec<Column> {
     ]
 }
 
-/// Makes the table of what processes belong to. Of those that were not followed that is not known.
+/// Makes the table of what processes belong to, which is known only for followed processes.
 fn groups(context: &ViewContext<'_>, by: GroupKind) -> Result<Table, Failure> {
     let columns = group_columns(by);
     let cells = |name: &str, processes, threads| {

@@ -61,7 +61,7 @@ pub(super) fn first_tables(
     if context.model.has(TracedEvents::Locks) {
         let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
         let locks = first_locks(context, Some(limit));
-        // One row is that of all together.
+        // The first row is the total.
         tables.extend((locks.rows.len() > 1).then_some(locks));
     }
     if context.model.has(TracedEvents::Io) {
@@ -320,14 +320,14 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// The time of a load object's stacks that do not have a name or callers.
+/// The time of a load object's stacks without a name or callers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unresolved {
-    /// Of stacks whose leaf is in the object and has no name.
+    /// Time of stacks whose leaf is in the object and has no name.
     unnamed_us: i64,
-    /// Of stacks that end in the object, although there are more callers.
+    /// Time of stacks that end in the object, although there are more callers.
     cut_us: i64,
-    /// Of all stacks whose leaf is in the object.
+    /// Time of all stacks whose leaf is in the object.
     all_us: i64,
 }
 

@@ -13,7 +13,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::Wanted;
 
-/// The most redirects for one file.
+/// Maximum number of redirects for one file.
 const MAX_REDIRECTS: u32 = 5;
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,11 +27,11 @@ const PIECE_BYTES: usize = 128 << 10;
 /// The limits of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// The most bytes of a file. Larger debug information would not be read.
+    /// Maximum bytes of a file. Larger debug information would not be read.
     pub(super) max_bytes: u64,
-    /// The longest time for a file.
+    /// Maximum time for a file.
     pub(super) whole: Duration,
-    /// The longest time for the first byte, and for each [`MIN_PROGRESS_BYTES`].
+    /// Maximum time for the first byte, and for each [`MIN_PROGRESS_BYTES`].
     pub(super) progress: Duration,
 }
 

@@ -1,13 +1,13 @@
 //! Fetches debug files and sources by build id from the servers in `DEBUGINFOD_URLS`.
 //!
 //! A request tells a server which program ran, so nothing is fetched unless the user names servers,
-//! nor as root, whose environment is often that of a script, unless the user asks for it.
+//! nor as root, whose environment is often a script's, unless the user asks for it.
 //!
 //! `settings` reads the environment, as elfutils does; `cache` has the files that were fetched
 //! before, where elfutils and gdb have theirs; `download` fetches one. A server may answer
 //! anything: its answers are bounded in size and time, and count only if they have the build id
-//! that was asked for. The crate of the name debuginfod has none of that, so that an HTTP client is
-//! used directly.
+//! that was asked for. The crate named debuginfod does none of this, so an HTTP client is used
+//! directly.
 
 mod cache;
 mod download;
@@ -145,7 +145,7 @@ impl DebuginfodClient {
     }
 
     fn find(&self, id: &[u8], wanted: Wanted<'_>) -> Option<File> {
-        // A shorter id, or one that a linker filled with zeros, is that of many files.
+        // Shorter ids, and ids that a linker filled with zeros, are shared by many files.
         if id.len() < 8 || id.iter().all(|byte| *byte == 0) {
             return None;
         }

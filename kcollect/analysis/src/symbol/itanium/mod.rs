@@ -14,12 +14,12 @@ use std::fmt::Write as _;
 
 use print::Printer;
 
-/// The deepest nesting. Expression templates of real programs have some tens of levels.
+/// Maximum nesting. Expression templates of real programs have some tens of levels.
 const MAX_DEPTH: u32 = 256;
-/// Most parts of a name.
+/// Maximum number of parts of a name.
 const MAX_NODES: usize = 64 << 10;
 
-/// Returns a name as in the source, if it is one of C++ and has no more than that many bytes then.
+/// Demangles a C++ name. None: it is not one, or its result is longer than `max_bytes`.
 pub(super) fn demangle(name: &str, max_bytes: usize) -> Option<String> {
     if name.starts_with("_GLOBAL_") {
         return global(name, max_bytes);

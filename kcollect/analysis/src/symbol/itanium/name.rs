@@ -3,7 +3,7 @@
 use super::expression::OPERATORS;
 use super::{CONST, Cv, Id, NameFacts, Node, Parser, RESTRICT, Ref, VOLATILE};
 
-/// Standard abbreviations: the letter, the name, and that of constructors.
+/// Standard abbreviations: the letter, the name, and the name of constructors.
 const STD: [(u8, &str, &str); 6] = [
     (b'a', "std::allocator", "allocator"),
     (b'b', "std::basic_string", "basic_string"),

@@ -3,7 +3,7 @@
 
 use super::{CONST, Cv, FunctionType, Id, MAX_DEPTH, Node, Parser, RESTRICT, Ref, VOLATILE};
 
-/// Most steps: a part is printed each time that it is substituted.
+/// Maximum number of steps: a part is printed each time that it is substituted.
 const MAX_STEPS: u32 = 1 << 18;
 
 /// What prints a name.
@@ -166,7 +166,7 @@ impl<'p, 'a> Printer<'p, 'a> {
             _ => known,
         })
     }
-    /// Makes the arguments of an encoding those of what is printed, if it has any.
+    /// Makes the arguments of an encoding the current ones for printing, if it has any.
     fn enter(&mut self, scope: usize) -> bool {
         let has = self.scopes.get(scope).is_some_and(|args| !args.is_empty());
         if has {

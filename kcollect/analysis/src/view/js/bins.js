@@ -17,7 +17,7 @@ class Lane {
     this.dropBins();
   }
 
-  /** Drops the bins, which are those of the selected CPUs. */
+  /** Drops the bins: they are for the selected CPUs. */
   dropBins() {
     this.levels = null;
     this.peak = null;

@@ -12,7 +12,7 @@ const MAX_NAMED_THREADS = 6;
 const MAX_IDLE_ROWS = 3;
 const ON_CPU_MASK = OPENING.states;
 
-/** Returns a process for a row that is of no process. */
+/** Returns a process for a row without one. */
 const noProcess = (name) => ({ name, pid: "", lineage: "", threads: [] });
 
 class ExtraRows {

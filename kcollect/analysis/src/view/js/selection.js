@@ -27,8 +27,8 @@ function bounds(profile, time) {
 }
 
 /**
- * Returns which rows of a thread may have ticks in (from, to]: from `begin` to `stop`, and among
- * these, from `left` to `right`, those of which all ticks are in it.
+ * Returns which rows of a thread may have ticks in (from, to]: from `begin` to `stop`. All ticks of
+ * the rows from `left` to `right` are in it.
  */
 function rowsWithin(profile, thread, from, to) {
   const begin = profile.rowAfter(thread, from), stop = profile.rowFrom(thread, to);
@@ -60,8 +60,8 @@ function eachRow(profile, selection, threads, visit) {
 const BLOCK_ROWS = 64;
 
 /**
- * The time by state of all rows before each block of rows. So the sums of a range of rows are
- * those of two blocks and a few rows, however many there are.
+ * The time by state of all rows before each block of rows. So the sums of a range of rows take two
+ * blocks and a few rows, however long the range is.
  */
 class BlockSums {
   constructor(profile, cpus) {
@@ -149,8 +149,8 @@ class FrameTree {
 }
 
 /**
- * Returns the selection's time by stack. `below`: processes, or what they belong to, of which
- * those with time have a frame each below the root, those with most time first.
+ * Returns the selection's time by stack. `below`: processes, or what they belong to. Each of them
+ * with time has a frame below the root, the one with most time first.
  */
 function frameTree(profile, selection, below) {
   const groups = below

@@ -1,4 +1,4 @@
-// The colours in light and dark. Those of states and of code are palette.rs's: COLOURS.
+// The colours in light and dark. States and kinds of code have theirs from palette.rs: COLOURS.
 
 const STATES = 10;
 const SLEEP = 7;

@@ -21,7 +21,7 @@ class Timeline {
     this.lanes = new Map();
     this.all = new Lane(this.profile, [...this.profile.threads.keys()]);
     const many = this.profile.threads.length > 80;
-    // Those of which the rows below are shown: processes, groups of them, the CPUs.
+    // The expanded rows: processes, groups of them, the CPUs.
     this.open = new Set(many ? [] : this.profile.processes);
     this.extra = new ExtraRows(this);
     this.scroll = byId("lanes-scroll");
@@ -241,7 +241,7 @@ class Timeline {
     return this.pixels;
   }
 
-  /** Returns the colours of the states as pixels, and after them that of the background. */
+  /** Returns the colours of the states as pixels, followed by the background's. */
   paint(lit, group) {
     const { colours } = theme;
     const back = group ? colours.raised : colours.ground;
@@ -530,8 +530,7 @@ class Timeline {
 
 /**
  * Paints columns of `height` pixels: states from the bottom, with `full` nanoseconds as the whole
- * height. Every state with time is at least one pixel high. Of a `group` only awake states are
- * shown.
+ * height. Every state with time is at least one pixel high. A `group` shows only awake states.
  */
 function stack(pixels, columns, height, shares, states, full, group, paint) {
   const ground = paint[STATES];

@@ -11,8 +11,8 @@
 //!                 type:config, group:tracepoint, mem:ADDRESS[/length][:rwx]
 //! ```
 //!
-//! The first syntax is that of gprofng and er_kernel, the second that of cputrack. Numbers are
-//! decimal, or hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
+//! The first syntax is gprofng's and er_kernel's, the second cputrack's. Numbers are decimal, or
+//! hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
 //!
 //! These are refused: counter registers (`/0`), since the kernel chooses them; the `+` of
 //! data-space profiling; groups in braces; an interval where nothing overflows.
@@ -34,7 +34,7 @@ pub enum OverflowInterval {
     Hi,
     /// A tenth as often.
     Lo,
-    /// At every that many events, 1 to 2⁶³ − 1.
+    /// After this number of events, 1 to 2⁶³ − 1.
     Every(u64),
 }
 

@@ -1,7 +1,7 @@
 //! The fields of a PMU's events: the files of `/sys/bus/event_source/devices/PMU/format`.
 //!
-//! A file holds a word of `perf_event_attr` and bits of it, those of the lowest bits of the value
-//! first: `config:0-7,32-35`, `config1:0-15`, `config:23`
+//! A file names a word of `perf_event_attr` and its bits, lowest bits of the value first:
+//! `config:0-7,32-35`, `config1:0-15`, `config:23`
 //! (Documentation/ABI/testing/sysfs-bus-event_source-devices-format). Bits beyond the word, and
 //! words after `config3`, are refused.
 

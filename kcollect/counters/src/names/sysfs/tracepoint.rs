@@ -28,7 +28,7 @@ pub struct Tracepoints {
 }
 
 impl Tracepoints {
-    /// Opens the directory. `name` is that of the tracepoint that an error names.
+    /// Opens the directory. `name` is the tracepoint's name for error messages.
     ///
     /// # Errors
     /// [`CounterError::NoTracefs`]: not mounted, or not readable.

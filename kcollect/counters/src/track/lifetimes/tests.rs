@@ -85,7 +85,7 @@ fn a_thread_is_the_sum_of_its_counters_on_all_cpus() {
             (1, fork(7, 8, 7)),
             (2, exit(7, 8)),
             (3, exit_count(8, 0, 30)),
-            // Of a counter that was closed.
+            // From a counter that was closed.
             (3, exit_count(8, 9, 1000)),
             (3, exit_count(8, 1, 12)),
             (4, exit(7, 7)),
