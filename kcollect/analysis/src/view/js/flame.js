@@ -151,7 +151,7 @@ class Flame {
     }
     for (let frame = zoomed; frame < tree.after[zoomed];) {
       const x = this.left + (tree.from[frame] - tree.from[zoomed]) * this.scale;
-      const space = tree.micros[frame] * this.scale;
+      const width = tree.micros[frame] * this.scale;
       const y = shown(frame);
       if (y > height) { frame = tree.after[frame]; continue; }
       if (width < 0.75) {

@@ -188,7 +188,7 @@ class Timeline {
       context.fill();
     }
     const left = 24 + INDENT_PX * (depth + (cpu >= 0 || !(group || single)));
-    let space = right - fitter.width("00000000") - left;
+    let width = right - fitter.width("00000000") - left;
     const name = group || single ? process.name : this.profile.threadName(thread);
     fitter.use(`${depth === 0 && ((group && !(cpu >= 0)) || single) ? 600 : 400} 12px ${FONT}`);
     const shown = fitter.fit(name, width);
@@ -458,9 +458,9 @@ class Timeline {
     if (!this.rows.length) return;
     this.focus = Math.min(this.rows.length - 1, Math.max(0, this.focus + by));
     const y = this.focus * LANE_PX;
-    const space = this.surface.height - RULER_PX - LANE_PX;
+    const height = this.surface.height - RULER_PX - LANE_PX;
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
-    if (y > this.scroll.scrollTop + width) this.scroll.scrollTop = y - width;
+    if (y > this.scroll.scrollTop + height) this.scroll.scrollTop = y - height;
     const { process, thread, cpu } = this.rows[this.focus];
     const kind = process.processes ? GROUPS[this.app.groupBy][0].toLowerCase() : `process ${process.pid}`;
     announce(cpu !== undefined ? `${process.name}, utilisation` : thread < 0 ? `${process.name}, ${kind}, ${this.countWords(process)}`
