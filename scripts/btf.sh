@@ -18,33 +18,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 lists=$work/apt
 
-apt() {
-    program=$1
-    shift
-    "$program" -qq -o Dir::State="$lists" -o Dir::State::status="$lists/status" -o Dir::Cache="$lists/cache" \
-        -o Dir::Etc="$lists/etc" -o Dir::Etc::sourcelist="$lists/etc/sources.list" -o Dir::Etc::sourceparts=- \
-        -o APT::Architecture=amd64 -o APT::Architectures=amd64,arm64 -o Acquire::Languages=none -o Acquire::Retries=2 \
-        -o Acquire::http::Timeout=30 -o APT::Update::Error-Mode=any -o APT::Sandbox::User= "$@" </dev/null
-}
-
-update() {
-    mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$lists/etc/preferences.d" "$lists/etc/apt.conf.d"
-    : >"$lists/status"
-    for suite in bookworm trixie trixie-backports sid; do
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
-    done >"$lists/etc/sources.list"
-    apt apt-get update || {
-        echo "kcollect: the kernels cannot be fetched: apt-get update from deb.debian.org failed" >&2
-        exit 69
-    }
-}
+architectures=amd64,arm64
+suites='bookworm trixie trixie-backports sid'
+subject='the kernels'
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
 
 # The newest package of a series with the kernel's image. Since 6.19 that is not linux-image, which
 # then only depends on others.
 package_of() {
     for kind in binary image; do
-        found=$(apt apt-cache search --names-only "^linux-$kind-$1[.][0-9.+deb-]*-$2\$" | cut -d ' ' -f 1 |
-            sort -V | tail -n 1)
+        found=$(newest "linux-$kind" "$1[.]" "$2")
         [ -z "$found" ] || break
     done
     echo "$found"

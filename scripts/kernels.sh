@@ -17,35 +17,11 @@ mkdir -p "$1"
 directory=$(cd "$1" && pwd)
 shift
 lists=$directory/apt
-updated=
-
-apt() {
-    program=$1
-    shift
-    "$program" -qq -o Dir::State="$lists" -o Dir::State::status="$lists/status" -o Dir::Cache="$lists/cache" \
-        -o Dir::Etc="$lists/etc" -o Dir::Etc::sourcelist="$lists/etc/sources.list" -o Dir::Etc::sourceparts=- \
-        -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o Acquire::Languages=none -o Acquire::Retries=2 \
-        -o Acquire::http::Timeout=30 -o APT::Update::Error-Mode=any -o APT::Sandbox::User= "$@" </dev/null
-}
-
-update() {
-    [ -z "$updated" ] || return 0
-    mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$lists/etc/preferences.d" "$lists/etc/apt.conf.d"
-    : >"$lists/status"
-    for suite in bookworm trixie trixie-backports; do
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
-    done >"$lists/etc/sources.list"
-    apt apt-get update || {
-        echo "kcollect: the kernels to test on cannot be fetched: apt-get update from deb.debian.org failed" >&2
-        exit 69
-    }
-    updated=yes
-}
-
-# Newest package whose name is PREFIX, a version that begins as given, and SUFFIX.
-newest() {
-    apt apt-cache search --names-only "^$1-$2[0-9.+deb-]*-$3\$" | cut -d ' ' -f 1 | sort -V | tail -n 1
-}
+architectures=amd64
+suites='bookworm trixie trixie-backports'
+subject='the kernels to test on'
+# shellcheck source=scripts/apt.sh
+. "$(dirname "$0")/apt.sh"
 
 # A kernel is one package up to Linux 6.18; after that its image has a package of its own, and since
 # 7.1 its modules have one too.

@@ -65,6 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "growth",
         "allocations",
         "leaderless",
+        "shared_files",
         "sampled",
     ] {
         compile(name, name, &[THREADED])?;

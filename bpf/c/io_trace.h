@@ -6,6 +6,7 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include "arch.h"
 #include "clock.h"
 #include "io_stack.h"
@@ -56,6 +57,13 @@ static __always_inline __u32 traced_call_index(struct task_struct *task, long ca
 	if (call < 0 || call >= IO_CALLS)
 		return UNTRACED_CALL;
 	return is_compat(task) ? CALLS_COMPAT * IO_CALLS + call : call;
+}
+
+/* The table of descriptors of a thread. Read by a call: at a load of this pointer, the verifier looks
+ * for its type by name, linearly. */
+static __always_inline __u64 files_of(struct task_struct *task)
+{
+	return (__u64)BPF_CORE_READ(task, files);
 }
 
 /* The process of a thread and how often it has called exec, as one word that is read and written at

@@ -169,8 +169,9 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 	record->extra_bytes = 0;
 	record->table = CALLS_IO_URING;
 	record->call_site = 0;
+	record->files = files_of(task);
 	/* The kernel's thread that polls a ring has no user stack. */
-	thread = task->flags & (PF_KTHREAD | PF_IO_WORKER)
+	thread = task->flags & PF_NO_USER_CODE
 			 ? 0
 			 : bpf_task_storage_get(&kc_io_threads, task, 0,
 						BPF_LOCAL_STORAGE_GET_F_CREATE);

@@ -321,6 +321,7 @@ struct task_struct {
 	char comm[16];
 	void *worker_private;
 	struct css_set *cgroups;
+	struct files_struct *files;
 	struct thread_struct thread;
 };
 

@@ -8,7 +8,15 @@
 #include "ring.h"
 
 #define PF_EXITING 0x00000004
+#define PF_IO_WORKER 0x00000010
 #define PF_KTHREAD 0x00200000
+/* Linux 6.4 and newer. An exiting io_uring worker has this flag alone. Unused before. */
+#define PF_USER_WORKER 0x00004000
+
+/* Threads that the kernel makes in a process (io_uring, vhost) and that never run user code. */
+#define PF_USER_WORKERS (PF_IO_WORKER | PF_USER_WORKER)
+/* Threads without a user stack. */
+#define PF_NO_USER_CODE (PF_KTHREAD | PF_USER_WORKERS)
 
 /* kernel.perf_event_max_stack, at most MAX_KERNEL_FRAMES. */
 extern const volatile __u32 max_kernel_frames;
@@ -84,6 +92,7 @@ static __always_inline void describe(struct record_header *record, struct task_s
 		.ticks = ticks,
 		.kind = kind,
 		.flags = (task->flags & PF_KTHREAD ? FLAG_KERNEL_THREAD : 0) |
+			 (task->flags & PF_USER_WORKERS ? FLAG_USER_WORKER : 0) |
 			 (task->flags & PF_EXITING ? FLAG_EXITING : 0),
 	};
 	bpf_probe_read_kernel(record->name, sizeof(record->name), task->comm);

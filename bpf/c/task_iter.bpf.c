@@ -147,7 +147,7 @@ static __noinline __u32 write_sleeper_stack(struct seq_file *seq, struct task_st
 	__u64 size;
 
 	if (!out || !capture_user_stacks ||
-	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+	    task->flags & (PF_NO_USER_CODE | PF_EXITING) || !is_followed(task))
 		return 0;
 	number = thread->user_return / 2 + 1;
 	describe_user_return(out, task, number, cpu);

@@ -23,8 +23,6 @@
 #include "thread.h"
 #include "user_stack.h"
 
-#define PF_IO_WORKER 0x00000010
-
 /* User stacks are captured by callback. Set by bpf/src/load.rs, so that the other way can be tested
  * on a kernel that has callbacks. */
 extern const volatile bool capture_on_return;
@@ -223,7 +221,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	struct user_scratch *out;
 
 	if (!capture_user_stacks || (capture_on_return && !replaces_callback(thread)) ||
-	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+	    task->flags & (PF_NO_USER_CODE | PF_EXITING) || !is_followed(task))
 		return;
 	out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	if (!out)
@@ -278,7 +276,7 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 {
 	__u32 number;
 
-	if (!capture_user_stacks || !thread || task->flags & (PF_KTHREAD | PF_IO_WORKER) ||
+	if (!capture_user_stacks || !thread || task->flags & PF_NO_USER_CODE ||
 	    !is_followed(task))
 		return 0;
 	if (current && capture_on_return && thread->user_return & RETURN_AWAITED)

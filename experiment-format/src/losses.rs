@@ -522,7 +522,7 @@ mod tests {
         };
         let none = Losses::default();
         assert!(none.none());
-        assert_eq!(none.line(), "lost: nothing; impaired: nothing (29 causes)");
+        assert_eq!(none.line(), "lost: nothing; impaired: nothing (30 causes)");
         let mut losses = Losses {
             ring_full: 12,
             missing_stacks: 1,

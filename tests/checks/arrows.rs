@@ -168,6 +168,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "tests/support",
         &[
+            &["strace"],
             &["experiment"],
             &["kcollect", "oracle"],
             &["workload", "machine"],

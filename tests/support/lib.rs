@@ -27,6 +27,7 @@ pub mod kcollect;
 pub mod machine;
 pub mod oracle;
 pub mod random;
+pub mod strace;
 pub mod workload;
 
 pub use gprofng;

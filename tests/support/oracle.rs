@@ -9,5 +9,4 @@ pub mod paired;
 pub mod perf;
 pub mod perf_losses;
 pub mod statistics;
-pub mod strace;
 pub mod usage;

@@ -1,5 +1,13 @@
 //! `jit_code SECONDS CPU WAY`: generates machine code, announces it in a perf map or a jitdump, and
-//! runs it. The way is map, many, dump, forked-map, forked-dump, withheld or own-stack.
+//! runs it. The way is map, many, dump, both, file, deleted, shared, memfd, forked-map,
+//! forked-dump, withheld or own-stack.
+//!
+//! `both` is a perf map, and a jitdump that comes later and has three of the functions, by other
+//! names.
+//!
+//! With `file`, `deleted`, `shared` and `memfd` the code is in a file (in the working directory,
+//! the same but deleted, in `/dev/shm`, and without a name), which is mapped twice: to be written
+//! and to be executed. Its protection changes all the time. It is announced in a perf map.
 //!
 //! `many` is a perf map in which very many functions come before those that run.
 //!
@@ -32,6 +40,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 use nix::sys::wait::waitpid;
 use nix::time::{ClockId, clock_gettime};
@@ -85,10 +94,22 @@ extern "C" fn called(rounds: u64, of: usize, _: usize, _: usize) {
 fn main() -> Result<()> {
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let page = unsafe { mmap_anonymous(None, size, both, MapFlags::MAP_PRIVATE)? };
+    let in_file = code_file()?;
+    let (page, written) = match &in_file {
+        None => {
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let page = unsafe { mmap_anonymous(None, size, both, MapFlags::MAP_PRIVATE)? };
+            (page, page)
+        }
+        Some(file) => {
+            // SAFETY: new mappings at addresses that the kernel chooses.
+            let [page, written] = [ProtFlags::PROT_READ, both]
+                .map(|modes| unsafe { mmap(None, size, modes, MapFlags::MAP_SHARED, file, 0) });
+            (page?, written?)
+        }
+    };
     for (index, (_, code)) in FUNCTIONS.iter().enumerate() {
-        let to = page.as_ptr().cast::<u8>().wrapping_add(64 * index);
+        let to = written.as_ptr().cast::<u8>().wrapping_add(64 * index);
         // SAFETY: each has 64 bytes of the page that was mapped for them.
         unsafe { to.copy_from_nonoverlapping(code.as_ptr(), code.len()) };
     }
@@ -99,13 +120,22 @@ fn main() -> Result<()> {
         std::array::from_fn(|index| page.addr().get() + 64 * index);
     let mut withheld = None;
     let file = match variant()?.as_str() {
-        "map" | "own-stack" | "forked-map" => write_perf_map(page, None, 0)?,
+        "map" | "own-stack" | "forked-map" | "both" | "file" | "deleted" | "shared" | "memfd" => {
+            write_perf_map(page, None, 0)?
+        }
         "many" => write_perf_map(page, None, MANY)?,
         "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)), 0)?,
-        "dump" | "forked-dump" => write_jitdump(page)?,
-        other => {
-            bail!("map, many, dump, forked-map, forked-dump, withheld or own-stack, not {other}")
-        }
+        "dump" | "forked-dump" => write_jitdump(page, Some)?,
+        other => bail!("no way is {other}"),
+    };
+    let dump = match variant()?.as_str() {
+        "both" => Some(write_jitdump(page, |name| match name {
+            "made_a" => Some("dumped_a"),
+            "made_b" => Some("dumped_b"),
+            "made_caller" => Some("dumped_caller"),
+            _ => None,
+        })?),
+        _ => None,
     };
     if variant()?.starts_with("forked-") && is_parent(page, file.try_clone()?)? {
         return Ok(());
@@ -129,15 +159,54 @@ fn main() -> Result<()> {
         caller(ROUNDS, b, 0, 0);
         trampoline(ROUNDS, c, 0, called as *const () as usize);
         rounds += 5 * ROUNDS;
+        if in_file.is_some() && rounds % (1000 * ROUNDS) == 0 {
+            for modes in [
+                ProtFlags::PROT_READ,
+                ProtFlags::PROT_READ | ProtFlags::PROT_EXEC,
+            ] {
+                // SAFETY: the page is ours, and nothing in it runs now.
+                unsafe { mprotect(page, PAGE, modes)? };
+            }
+        }
     }
     work.end(rounds)?;
     if variant()? == "many" {
         // It is long. kcollect has it open by now.
         fs::remove_file(format!("/tmp/perf-{}.map", std::process::id()))?;
     }
+    if variant()? == "file" {
+        fs::remove_file(format!("jit_code-{}", std::process::id()))?;
+    }
     // kcollect reads it when the process ends at the latest.
-    drop((file, withheld));
+    drop((file, dump, withheld));
     Ok(())
+}
+
+/// Makes a file for the code, if it is to be in one.
+fn code_file() -> Result<Option<File>> {
+    let name = format!("jit_code-{}", std::process::id());
+    let path = match variant()?.as_str() {
+        "file" | "deleted" => name,
+        "shared" => format!("/dev/shm/{name}"),
+        "memfd" => {
+            let memory = memfd_create("jit_code", MFdFlags::MFD_CLOEXEC)?;
+            nix::unistd::ftruncate(&memory, PAGE as i64)?;
+            return Ok(Some(memory.into()));
+        }
+        _ => return Ok(None),
+    };
+    let mut options = OpenOptions::new();
+    let file = options
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .context(path.clone())?;
+    file.set_len(PAGE as u64)?;
+    if variant()? != "file" {
+        fs::remove_file(path)?;
+    }
+    Ok(Some(file))
 }
 
 /// Forks. Returns true in the parent, once the child has exited. Meanwhile it announces other
@@ -157,7 +226,7 @@ fn is_parent(page: NonNull<std::ffi::c_void>, mut announced: File) -> Result<boo
                 writeln!(map, "{address:x} 8 later")?;
             }
         }
-        _ => write_loads(&mut announced, page, |_| "later")?,
+        _ => write_loads(&mut announced, page, |_| Some("later"))?,
     }
     waitpid(child, None)?;
     Ok(true)
@@ -285,7 +354,10 @@ fn write_perf_map(
 }
 
 /// The file is mapped for execution, by which a profiler finds it.
-fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
+fn write_jitdump(
+    page: NonNull<std::ffi::c_void>,
+    named: impl Fn(&'static str) -> Option<&'static str>,
+) -> Result<File> {
     let pid = std::process::id();
     let path = format!("jit-{pid}.dump");
     let mut bytes = Vec::new();
@@ -298,7 +370,7 @@ fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
         .open(&path)
         .context(path)?;
     file.write_all(&bytes)?;
-    write_loads(&mut file, page, |name| name)?;
+    write_loads(&mut file, page, named)?;
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it yet.
@@ -306,16 +378,18 @@ fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
     Ok(file)
 }
 
-/// Announces the functions in a jitdump, by other names.
+/// Announces functions in a jitdump, by other names.
 fn write_loads(
     file: &mut File,
     page: NonNull<std::ffi::c_void>,
-    other: impl Fn(&'static str) -> &'static str,
+    other: impl Fn(&'static str) -> Option<&'static str>,
 ) -> Result<()> {
     let pid = std::process::id();
     let mut bytes = Vec::new();
     for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
-        let name = other(name);
+        let Some(name) = other(name) else {
+            continue;
+        };
         let address = (page.addr().get() + 64 * index) as u64;
         let size = 16 + 40 + name.len() + 1 + code.len();
         put(&mut bytes, &[0, size as u32], &[now()?]);

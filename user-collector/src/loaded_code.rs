@@ -1,5 +1,6 @@
 //! The code that processes have mapped, in which files, and how far these are archived.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use experiment_format::ids::Pid;
@@ -7,7 +8,7 @@ use experiment_format::ids::Pid;
 use crate::archive::ArchiveStats;
 use crate::jit::SharedJit;
 use crate::objects::LoadObjects;
-use crate::space::{AddressSpaces, MappedCode};
+use crate::space::{AddressSpaces, MappedCode, MappedFile, Mapping};
 
 /// The mapped code of all processes, and the files in which it is.
 #[derive(Debug)]
@@ -36,6 +37,26 @@ impl LoadedCode {
     pub fn mapped_by(&mut self, pid: Pid) -> MappedCode {
         let space = self.spaces.get_mut(pid);
         space.map(|space| space.code()).unwrap_or_default()
+    }
+
+    /// Returns the same for JIT code: files that hold no ELF image count as anonymous memory.
+    #[must_use]
+    pub fn code_areas(&mut self, pid: Pid) -> MappedCode {
+        let mapped = self.mapped_by(pid);
+        let is_made = |mapping: &Mapping| self.objects.is_made_code(&mapping.file);
+        if !mapped.iter().any(is_made) {
+            return mapped;
+        }
+        let anonymous = MappedFile::named(b"//anon");
+        let areas = mapped.iter().map(|mapping| Mapping {
+            file: Arc::clone(if is_made(mapping) {
+                &anonymous
+            } else {
+                &mapping.file
+            }),
+            ..mapping.clone()
+        });
+        Arc::new(areas.collect())
     }
 
     /// Waits at most `at_most` until everything is archived. Returns the progress; None once all is

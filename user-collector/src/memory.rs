@@ -215,6 +215,7 @@ mod tests {
             begin_ns: 1,
             result,
             arguments,
+            files: 0,
             call: 0,
             table: CallTable::Native,
             call_site: 0,

@@ -167,9 +167,9 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(record_header, kind)
 	FIELD(record_header, state)
 	FIELD(record_header, detail)
-	FIELD(record_header, flags)
-	FIELD(record_header, frames)
 	FIELD(record_header, zero)
+	FIELD(record_header, frames)
+	FIELD(record_header, flags)
 	FIELD(record_header, name)
 
 	SIZE(thread_record)
@@ -228,6 +228,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(io_call_record, begin_ns)
 	FIELD(io_call_record, result)
 	FIELD(io_call_record, arguments)
+	FIELD(io_call_record, files)
 	FIELD(io_call_record, call)
 	FIELD(io_call_record, extra_bytes)
 	FIELD(io_call_record, table)
@@ -440,6 +441,7 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(FLAG_AT_SWITCH_OUT)
 	NUMBER(FLAG_STACK_COPY)
 	NUMBER(FLAG_KERNEL_THREAD)
+	NUMBER(FLAG_USER_WORKER)
 
 	NUMBER(STATE_WAIT_CPU)
 	NUMBER(STATES)

@@ -103,6 +103,9 @@ enum record_flags {
 	/* The user stack was unwound to some frame, and a stack copy follows. */
 	FLAG_STACK_COPY = 64,
 	FLAG_KERNEL_THREAD = 128,
+	/* A thread that the kernel made in a process, such as a worker of io_uring or vhost. It
+	 * never runs user code. */
+	FLAG_USER_WORKER = 256,
 };
 
 /* The beginning of every record. In ticks and off-CPU records, `frames` 64-bit addresses follow. */
@@ -123,9 +126,9 @@ struct record_header {
 	__u8 kind;   /* enum record_kind */
 	__u8 state;  /* of an off-CPU and a thread record: enum state */
 	__u8 detail; /* of the same: enum detail */
-	__u8 flags;  /* enum record_flags */
+	__u8 zero;
 	__u16 frames;
-	__u16 zero;
+	__u16 flags; /* enum record_flags */
 	char name[NAME_BYTES]; /* the thread's, padded with zeros */
 };
 
@@ -265,6 +268,9 @@ struct io_call_record {
 	__u64 begin_ns;		     /* CLOCK_MONOTONIC; 0: the beginning was not seen */
 	__s64 result;		     /* a negative error number of a call that failed */
 	__u64 arguments[IO_ARGUMENTS];
+	/* Which table its descriptors are in: address of the files_struct, which no other table has
+	 * at that time. Processes may share one (CLONE_FILES). 0: not known. */
+	__u64 files;
 	__u32 call;	   /* the system call's number */
 	__u16 extra_bytes; /* of what follows; MAX_IO_EXTRA_BYTES of a path that is longer */
 	__u8 table;	   /* enum call_table */
@@ -386,7 +392,7 @@ _Static_assert(sizeof(struct thread_record) == 296, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
-_Static_assert(sizeof(struct io_call_record) == 112, "as in layout.rs");
+_Static_assert(sizeof(struct io_call_record) == 120, "as in layout.rs");
 _Static_assert(sizeof(struct io_file_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct block_record) == 88, "as in layout.rs");
 _Static_assert(sizeof(struct probe_use) == 56, "as in layout.rs");

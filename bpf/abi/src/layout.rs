@@ -226,10 +226,10 @@ pub struct TracedCall {
 /// Facts of a record in addition to its kind: `enum record_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
-pub struct RecordFlags(u8);
+pub struct RecordFlags(u16);
 
 bitflags! {
-    impl RecordFlags: u8 {
+    impl RecordFlags: u16 {
         /// An interrupt or softirq ran on the CPU.
         const IRQ_WORK = 1;
         /// The stack was deeper than the kernel's limit.
@@ -246,6 +246,8 @@ bitflags! {
         const STACK_COPY = 64;
         /// A thread of the kernel.
         const KERNEL_THREAD = 128;
+        /// A thread of a process that never runs user code.
+        const USER_WORKER = 256;
     }
 }
 
@@ -264,9 +266,9 @@ pub struct HeaderLayout {
     pub kind: u8,
     pub state: u8,
     pub detail: u8,
-    pub flags: RecordFlags,
+    pub zero: u8,
     pub frames: u16,
-    pub zero: u16,
+    pub flags: RecordFlags,
     pub name: [u8; 16],
 }
 
@@ -334,6 +336,7 @@ pub struct IoCallLayout {
     pub begin_ns: u64,
     pub result: i64,
     pub arguments: [u64; 4],
+    pub files: u64,
     pub call: u32,
     pub extra_bytes: u16,
     pub table: u8,
@@ -854,7 +857,7 @@ const _: () = assert!(size_of::<ThreadLayout>() == 296 - 56);
 const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
-const _: () = assert!(size_of::<IoCallLayout>() == 112 - 56);
+const _: () = assert!(size_of::<IoCallLayout>() == 120 - 56);
 const _: () = assert!(size_of::<IoFileLayout>() == 80 - 56);
 const _: () = assert!(size_of::<BlockLayout>() == 88 - 56);
 const _: () = assert!(size_of::<TracedCall>() == 4);

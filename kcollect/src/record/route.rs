@@ -335,9 +335,7 @@ impl Router {
 
     /// Records that a process mapped a file for execution.
     pub fn mapped(&mut self, instance: ProcessInstance, at_ns: Nanos, mapping: &Mapping) {
-        self.with(instance, |experiment| {
-            experiment.mapped(at_ns, (mapping.start, mapping.end), &mapping.file.path)
-        });
+        self.with(instance, |experiment| experiment.mapped(at_ns, mapping));
     }
 
     /// Records that a process exited.

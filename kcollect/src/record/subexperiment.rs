@@ -109,7 +109,7 @@ impl Subexperiment {
             let changes = space.take_changes(usize::MAX);
             for mapping in space.code().iter() {
                 if let Some(watch) = &mut jit
-                    && !mapping.file.path.starts_with(b"//anon")
+                    && !is_anonymous(&mapping.file)
                 {
                     watch.mapped(since, mapping.start, mapping.end, &mapping.file.path);
                 }
@@ -118,7 +118,7 @@ impl Subexperiment {
                 objects.followed(pid, relatives, mapping)
             })?;
         }
-        let mapped = code.mapped_by(pid);
+        let mapped = code.code_areas(pid);
         let inherited = jit
             .as_mut()
             .filter(|_| mapped.iter().any(|mapping| is_anonymous(&mapping.file)))
@@ -166,7 +166,7 @@ impl Subexperiment {
         let header = &activity.header;
         let (user, end): (&[u64], _) = match stack {
             Some(stack) => (&stack.frames, stack.mark()),
-            None if header.exiting => (&[], StackEnd::Complete),
+            None if header.exiting || header.user_worker => (&[], StackEnd::Complete),
             None => (&[], StackEnd::UnwindFailed),
         };
         let end = match activity.truncated {
@@ -188,9 +188,9 @@ impl Subexperiment {
             ActivityKind::Event(event) => event,
             ActivityKind::Interval(interval) => {
                 let ticks = interval.ticks;
-                self.counts.add(stack, header.exiting, ticks);
+                self.counts.add(stack, header, ticks);
                 if interval.state.in_total_cpu() {
-                    self.cpu_counts.add(stack, header.exiting, ticks);
+                    self.cpu_counts.add(stack, header, ticks);
                 }
                 self.ticks += ticks;
                 return self.collector.write_ticks(&StateTicks {
@@ -299,15 +299,15 @@ impl Subexperiment {
     }
 
     /// Records that the process mapped a file for execution: functions made there before have
-    /// ended.
+    /// ended. Not to be called for a file that holds code that the process makes.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn mapped(&mut self, at_ns: Nanos, (start, end): (u64, u64), path: &[u8]) -> Result<()> {
+    pub fn mapped(&mut self, at_ns: Nanos, mapping: &Mapping) -> Result<()> {
         if let Some(watch) = &mut self.jit
-            && !path.starts_with(b"//anon")
+            && !is_anonymous(&mapping.file)
         {
-            let ended = watch.mapped(at_ns, start, end, path);
+            let ended = watch.mapped(at_ns, mapping.start, mapping.end, &mapping.file.path);
             return self.collector.write_functions(&ended, &[]);
         }
         Ok(())
@@ -360,7 +360,7 @@ impl Subexperiment {
         };
         let last = watch.last_poll(at_ns);
         self.unread_at_exit = !watch.outlives_process();
-        let mapped = code.mapped_by(self.pid);
+        let mapped = code.code_areas(self.pid);
         let functions = self.write_functions(&last, &mapped);
         functions.and(self.write_last_code(&mapped))
     }
@@ -370,7 +370,7 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn last_code(&mut self, code: &mut LoadedCode) -> Result<()> {
-        self.write_last_code(&code.mapped_by(self.pid))
+        self.write_last_code(&code.code_areas(self.pid))
     }
 
     /// Writes JIT functions, and requests the code of those that were written.
@@ -406,7 +406,7 @@ impl Subexperiment {
     ) -> Result<()> {
         let (mut result, mut mapped) = (Ok(()), Default::default());
         if current {
-            mapped = code.mapped_by(self.pid);
+            mapped = code.code_areas(self.pid);
         }
         self.report_used(code);
         if let Some(watch) = &mut self.jit {

@@ -50,6 +50,7 @@ pub(crate) const VIA_SCAN: &str = "via_scan";
 const COMPLETE: &str = "complete";
 const EXITING: &str = "exiting";
 const EXECUTING: &str = "executing";
+const USER_WORKERS: &str = "user_workers";
 
 impl Stacks {
     /// Returns the stacks of the processes of these names in an experiment.
@@ -110,7 +111,8 @@ impl Stacks {
         Ok(())
     }
 
-    /// Number of ticks, except the ticks of exiting threads, which have no memory any more.
+    /// Number of ticks, except those of exiting threads, which have no memory any more, and of
+    /// threads that never run user code.
     pub(crate) fn ticks(&self) -> u64 {
         ticks(&self.by_end)
     }
@@ -135,8 +137,15 @@ impl Stacks {
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
         let others = self.by_end.iter().filter(|(end, ticks)| {
             **ticks > 0
-                && ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, EXECUTING, COMPLETE]
-                    .contains(&end.as_str())
+                && ![
+                    VIA_FRAME_POINTER,
+                    VIA_SCAN,
+                    EXITING,
+                    EXECUTING,
+                    USER_WORKERS,
+                    COMPLETE,
+                ]
+                .contains(&end.as_str())
         });
         sorted(others)
     }
@@ -150,7 +159,14 @@ impl Stacks {
 
 fn ticks(by_end: &BTreeMap<String, u64>) -> u64 {
     let ends = by_end.iter().filter(|(end, _)| {
-        ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, EXECUTING].contains(&end.as_str())
+        ![
+            VIA_FRAME_POINTER,
+            VIA_SCAN,
+            EXITING,
+            EXECUTING,
+            USER_WORKERS,
+        ]
+        .contains(&end.as_str())
     });
     ends.map(|(_, ticks)| ticks).sum()
 }

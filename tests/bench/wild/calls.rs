@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tests::machine::Shared;
-use tests::oracle::strace::{calls_before, differences};
+use tests::strace::{calls_before, differences};
 
 use crate::{Disagreement, Found, Sample, installed};
 

@@ -33,6 +33,43 @@ fn root_alone_jit_code_has_its_names() -> Result<()> {
     })
 }
 
+/// Code in a file that is mapped is code of its process, whatever the file is, and keeps its names
+/// when its protection changes.
+#[test]
+fn root_alone_jit_code_in_files_has_its_names() -> Result<()> {
+    judge_times(|| {
+        for way in ["file", "deleted", "shared", "memfd"] {
+            judge_jit(way).with_context(|| format!("in a file: {way}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Where a function is both in a perf map and in a jitdump, it has the name of the dump; others
+/// have the map's names.
+#[test]
+fn root_jit_code_in_a_map_and_a_dump_is_named_once() -> Result<()> {
+    let _machine = Shared::take()?;
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("jit_code"), "2", &cpu, "both"];
+    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let part = format!("PID_{}.", recorded.truth()?.pid);
+    let (functions, _) = functions_of(&recorded, &part)?;
+    let total = functions.total()?;
+    let loops = ["dumped_a", "dumped_b", "made_c"].map(|name| functions.get(name));
+    ensure!(
+        loops.iter().sum::<f64>() > 0.9 * total && loops.iter().all(|own| *own > 0.0),
+        "{loops:?} of {total} s in the loops: {functions:?}"
+    );
+    for twice in ["made_a", "made_b", "made_caller"] {
+        ensure!(
+            functions.find(twice).is_none_or(|row| row.values[1] == 0.0),
+            "{twice} is in the dump by another name: {functions:?}"
+        );
+    }
+    Ok(())
+}
+
 fn judge_jit(way: &str) -> Result<()> {
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "3", &cpu, way];

@@ -88,7 +88,8 @@ fn root_a_process_without_its_first_thread_is_read_from_another() -> Result<()> 
     Ok(())
 }
 
-/// The first thread has exited before the recording begins.
+/// The first thread has exited before the recording begins. The kernel sets no probes in such a
+/// process, which is said.
 #[test]
 fn root_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
     let _machine = Shared::take()?;
@@ -100,12 +101,18 @@ fn root_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
     let running = Running::start(&mut program, LIMIT)?;
     sleep(Duration::from_millis(500));
     let only = format!("={}", running.pid());
-    let mut recording = Recording::start(["-p", "hi", "-i", "on", "-F", &only], LIMIT)?;
+    let options = ["-p", "hi", "-i", "on", "-H", "all", "-F", &only];
+    let mut recording = Recording::start(options, LIMIT)?;
     recording.until_running()?;
     sleep(Duration::from_secs(1));
     let recorded = recording.stop()?;
     let followed = Followed::read(&recorded)?;
     drop(running);
+    let log = std::fs::read_to_string(followed.founder.join("log.xml"))?;
+    ensure!(
+        log.contains("is not probed: its first thread has exited"),
+        "{log}"
+    );
     judge_stacks(&followed)?;
     judge_reads(&followed, path, 10)
 }

@@ -10,3 +10,4 @@ mod return_probes;
 mod second_ways;
 mod unwinder;
 mod user_returns;
+mod user_workers;

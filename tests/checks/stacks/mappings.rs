@@ -44,7 +44,16 @@ fn on_cpu(followed: &Followed) -> (u64, u64) {
             .filter_map(|(_, ticks)| ticks.as_u64())
             .sum()
     };
-    let all = of(|end| !["via_frame_pointer", "via_scan", "executing", "exiting"].contains(&end));
+    let all = of(|end| {
+        ![
+            "via_frame_pointer",
+            "via_scan",
+            "executing",
+            "exiting",
+            "user_workers",
+        ]
+        .contains(&end)
+    });
     (all, of(|end| end == "complete"))
 }
 

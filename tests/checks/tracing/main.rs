@@ -6,4 +6,5 @@ mod go_heap;
 mod io;
 mod locks;
 mod memory;
+mod shared_files;
 mod strace;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::machine::Shared;
-use tests::oracle::strace::{calls_before, differences};
+use tests::strace::{calls_before, differences};
 
 const TEN_PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/workloads/ten_programs.sh");
 

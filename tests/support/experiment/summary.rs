@@ -228,7 +228,10 @@ pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let all: u64 = user_stacks
         .iter()
         .filter(|(end, _)| {
-            !["via_frame_pointer", "via_scan", "exiting", "executing"].contains(&end.as_str())
+            !matches!(
+                end.as_str(),
+                "via_frame_pointer" | "via_scan" | "exiting" | "executing" | "user_workers"
+            )
         })
         .map(|(_, ticks)| ticks)
         .sum();

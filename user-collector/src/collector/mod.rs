@@ -9,7 +9,7 @@ mod unused_functions;
 mod used_objects;
 mod written_maps;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
@@ -32,7 +32,7 @@ use crate::jit::{self, FunctionCode, JitChange};
 use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
-use crate::space::{Mapping, MappingChange, MappingEvent, mappings_between};
+use crate::space::{Mapping, MappingChange, MappingEvent, mapping_at, mappings_between};
 use unused_functions::{SeenFrames, UnusedFunctions};
 pub use used_objects::UsedObjects;
 pub use written_maps::ObjectMaps;
@@ -92,6 +92,16 @@ pub struct StateTicks<'a> {
     pub detail: Detail,
 }
 
+/// Where a file is mapped.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    /// When it was mapped, nanoseconds of the events' clock.
+    at_ns: Nanos,
+    /// First address after it.
+    end: u64,
+    object: ObjectId,
+}
+
 /// A followed process's experiment, being written.
 #[derive(Debug)]
 pub struct Collector {
@@ -102,8 +112,11 @@ pub struct Collector {
     names: ThreadNames,
     /// Where the process's load objects are and were; None if all of them are written.
     maps: Option<ObjectMaps>,
-    /// First addresses of those that are mapped.
-    segments: HashSet<u64>,
+    /// Those that are mapped, by their first addresses.
+    segments: BTreeMap<u64, Segment>,
+    /// Files that hold JIT functions. Where they are mapped is not written: a report would name the
+    /// functions by the file.
+    function_files: HashSet<ObjectId>,
     segments_seen: u64,
     /// Which of them are written: those in which stacks have a frame.
     written: WrittenMaps,
@@ -111,8 +124,9 @@ pub struct Collector {
     left_out: HashSet<u64>,
     /// How many were written that have not ended.
     segments_to_end: u64,
-    /// First addresses of the JIT functions that were written and have not ended.
-    functions: HashSet<u64>,
+    /// The JIT functions that were written and have not ended, by their first addresses, with the
+    /// times of their beginnings.
+    functions: HashMap<u64, Nanos>,
     /// Those that are written when a stack has a frame in them.
     unused_functions: UnusedFunctions,
     seen_frames: SeenFrames,
@@ -154,12 +168,13 @@ impl Collector {
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
             maps: Some(ObjectMaps::default()),
-            segments: HashSet::new(),
+            segments: BTreeMap::new(),
+            function_files: HashSet::new(),
             segments_seen: 0,
             written: WrittenMaps::default(),
             left_out: HashSet::new(),
             segments_to_end: 0,
-            functions: HashSet::new(),
+            functions: HashMap::new(),
             unused_functions: UnusedFunctions::default(),
             seen_frames: SeenFrames::default(),
             flushed_ns: start_ns,
@@ -222,7 +237,8 @@ impl Collector {
                 // A JIT function may begin at the same address as memory without a file, and must
                 // not end with that.
                 MappingEvent::Unmap(vaddr) => {
-                    self.segments.remove(vaddr).then_some(MapEvent::Unmap {
+                    let ended = self.segments.remove(vaddr);
+                    ended.map(|_| MapEvent::Unmap {
                         at_ns,
                         vaddr: *vaddr,
                     })
@@ -231,29 +247,72 @@ impl Collector {
                     self.unwritten_mappings += 1;
                     None
                 }
-                MappingEvent::Map(mapping) => object(mapping).map(|(id, name)| {
-                    if let Some(used) = &mut self.used {
-                        used.mapped(mapping, id);
-                    }
-                    self.segments.insert(mapping.start);
-                    self.segments_seen += 1;
-                    MapEvent::Segment {
-                        at_ns,
-                        vaddr: mapping.start,
-                        size: mapping.end - mapping.start,
-                        file_offset: mapping.offset,
-                        modes: READ_EXECUTE,
-                        name,
-                    }
-                }),
+                MappingEvent::Map(mapping) => {
+                    let found = object(mapping);
+                    let found = found.filter(|(id, _)| !self.function_files.contains(id));
+                    found.map(|(id, name)| {
+                        if let Some(used) = &mut self.used {
+                            used.mapped(mapping, id);
+                        }
+                        let (start, end) = (mapping.start, mapping.end);
+                        let object = id;
+                        let segment = Segment {
+                            at_ns: change.at_ns,
+                            end,
+                            object,
+                        };
+                        self.segments.insert(start, segment);
+                        self.segments_seen += 1;
+                        MapEvent::Segment {
+                            at_ns,
+                            vaddr: start,
+                            size: end - start,
+                            file_offset: mapping.offset,
+                            modes: READ_EXECUTE,
+                            name,
+                        }
+                    })
+                }
             };
-            match (&mut self.maps, event) {
-                (Some(maps), event) => maps.extend(event),
-                (None, Some(event)) => self.write_object(&event)?,
-                (None, None) => {}
-            }
+            self.add_object(event)?;
         }
         self.write_objects(&[])
+    }
+
+    /// Adds a mapping or its end, which is written now or when a stack has a frame there.
+    fn add_object(&mut self, event: Option<MapEvent>) -> Result<()> {
+        match (&mut self.maps, event) {
+            (Some(maps), event) => maps.extend(event),
+            (None, Some(event)) => self.write_object(&event)?,
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the mappings of files in which a function lies, and of the same files elsewhere.
+    /// Returns from when on the function can be there.
+    fn end_segments_of(&mut self, at_ns: Nanos, address: u64, size: u64) -> Result<Nanos> {
+        let below = self.segments.range(..address.saturating_add(size));
+        let files: Vec<ObjectId> = below
+            .rev()
+            .take_while(|(_, segment)| segment.end > address)
+            .map(|(_, segment)| segment.object)
+            .collect();
+        if files.is_empty() {
+            return Ok(at_ns);
+        }
+        let in_files = |_: &u64, segment: &mut Segment| files.contains(&segment.object);
+        let ended: Vec<_> = self.segments.extract_if(.., in_files).collect();
+        let mut from_ns = at_ns;
+        for (vaddr, segment) in ended {
+            let end_ns = at_ns.max(segment.at_ns + Nanos(1));
+            from_ns = from_ns.max(end_ns + Nanos(1));
+            let at_ns = self.relative_ns(end_ns);
+            self.add_object(Some(MapEvent::Unmap { at_ns, vaddr }))?;
+        }
+        self.function_files.extend(files);
+        self.write_objects(&[])?;
+        Ok(from_ns)
     }
 
     /// Writes the load objects of the process in which these frames are, and those that came since
@@ -328,7 +387,8 @@ impl Collector {
     ///
     /// Functions in a file are left out: a perf map may name some, as node's does its builtins. The
     /// file has its own functions, and one that reached into a mapping of a file would hide the
-    /// whole file from a report.
+    /// whole file from a report. A file that holds no ELF image is anonymous memory here
+    /// ([`LoadedCode::code_areas`](crate::loaded_code::LoadedCode::code_areas)).
     ///
     /// # Errors
     /// It can't be written.
@@ -347,19 +407,23 @@ impl Collector {
                     name,
                     ..
                 } => {
+                    let at_ns = match mapping_at(code, *address) {
+                        Some(_) => self.end_segments_of(*at_ns, *address, *size)?,
+                        None => *at_ns,
+                    };
                     let used = self.seen_frames.any_in(*address, *size);
                     if !used && self.map_bytes >= self.max_unused_bytes {
-                        self.unused_functions.add(*at_ns, *address, *size, name);
+                        self.unused_functions.add(at_ns, *address, *size, name);
                     } else {
-                        self.write_function(*at_ns, *address, *size, name)?;
+                        self.write_function(at_ns, *address, *size, name)?;
                     }
                 }
                 JitChange::End { at_ns, address } => {
                     self.unused_functions.remove(*address);
                     // A function that was not written has no end either.
-                    if self.functions.remove(address) {
+                    if let Some(from_ns) = self.functions.remove(address) {
                         self.write_name(&MapEvent::Unmap {
-                            at_ns: self.relative_ns(*at_ns),
+                            at_ns: self.relative_ns((*at_ns).max(from_ns + Nanos(1))),
                             vaddr: *address,
                         })?;
                     }
@@ -374,7 +438,7 @@ impl Collector {
             self.unwritten_functions += 1;
             return Ok(());
         }
-        self.functions.insert(address);
+        self.functions.insert(address, at_ns);
         self.write_name(&MapEvent::Function {
             at_ns: self.relative_ns(at_ns),
             vaddr: address,
@@ -404,7 +468,7 @@ impl Collector {
 
     /// Returns whether a function at this address was written and has not ended.
     pub fn has_function(&self, address: u64) -> bool {
-        self.functions.contains(&address)
+        self.functions.contains_key(&address)
     }
 
     /// Writes the machine code of functions that were written before.
@@ -424,8 +488,9 @@ impl Collector {
                 continue;
             }
             self.left_bytes -= bytes;
-            self.writer
-                .dynamic_code(self.relative_ns(*at_ns), *address, code)?;
+            let from_ns = self.functions.get(address).copied().unwrap_or_default();
+            let at_ns = self.relative_ns((*at_ns).max(from_ns));
+            self.writer.dynamic_code(at_ns, *address, code)?;
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Which mappings a subexperiment gets.
 
-use std::sync::Arc;
-
+use experiment_format::address_space::RecordedAddressSpace;
 use experiment_format::directory::NameRequest;
 use experiment_format::log::{ProfileDecl, System};
 use experiment_format::map::MapEvent;
@@ -46,18 +45,13 @@ impl Made {
 
     /// Maps 16 bytes of a file at an address.
     fn map(&mut self, at: u64, start: u64) {
-        let file = MappedFile {
-            path: format!("/{start}").into_bytes().into(),
-            build_id: Box::default(),
-            identity: Default::default(),
-        };
         self.change(
             at,
             MappingEvent::Map(Mapping {
                 start,
                 end: start + 16,
                 offset: 0,
-                file: Arc::new(file),
+                file: MappedFile::named(format!("/{start}").as_bytes()),
             }),
         );
     }
@@ -211,4 +205,46 @@ fn functions_with_frames_are_written_before_others() {
     assert!(has(90) && has(95) && has(97) && !has(96) && !has(98));
     assert_eq!(made.collector.unwritten_functions, 0);
     assert_eq!(made.collector.unused_functions(), 99 - first);
+}
+
+/// Code that a process makes in a file has the names of its functions, also where it begins with
+/// the mapping, and when that is reported once more.
+#[test]
+fn a_function_takes_the_place_of_its_file() {
+    let mut made = Made::new();
+    made.map(1, 100);
+    made.tick(3, &[105]);
+    let area = Mapping {
+        start: 100,
+        end: 116,
+        offset: 0,
+        file: MappedFile::named(b"//anon"),
+    };
+    let function = JitChange::Begin {
+        at_ns: Nanos(2),
+        address: 100,
+        size: 8,
+        name: "f".into(),
+        dump_offset: None,
+    };
+    made.collector
+        .write_functions(&[function], &[area])
+        .unwrap();
+    made.map(5, 100);
+    made.tick(6, &[105]);
+    made.collector.close(&made.founder, Nanos(99)).unwrap();
+    let path = made.parent.path().join("x.er/_x_PID_7.1.er");
+    let maps = Experiment::open(&path).unwrap().maps().unwrap();
+    let kinds: Vec<_> = maps
+        .iter()
+        .map(|event| match event {
+            MapEvent::Segment { .. } => "file",
+            MapEvent::Unmap { .. } => "end",
+            _ => "function",
+        })
+        .collect();
+    assert_eq!(kinds, ["file", "end", "function"]);
+    let space = RecordedAddressSpace::new(maps);
+    let at = |at_ns| space.find(105, Nanos(at_ns)).map(|found| found.object);
+    assert_eq!([at(4), at(50)], [Some("f"); 2]);
 }

@@ -93,22 +93,15 @@ impl UsedObjects {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::space::MappedFile;
 
     fn mapping(start: u64, end: u64, offset: u64) -> Mapping {
-        let file = MappedFile {
-            path: (*b"/x").into(),
-            build_id: Box::default(),
-            identity: Default::default(),
-        };
         Mapping {
             start,
             end,
             offset,
-            file: Arc::new(file),
+            file: MappedFile::named(b"/x"),
         }
     }
 

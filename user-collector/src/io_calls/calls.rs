@@ -111,7 +111,7 @@ use Action::{
     ReadMessages, Socket, Transfer, Write, WriteMessages,
 };
 
-const CALLS: [Call; 82] = calls! {
+const CALLS: [Call; 83] = calls! {
     read SYS_read 3 Read;
     pread64 SYS_pread64 180 Read;
     readv SYS_readv 145 Read;
@@ -140,6 +140,7 @@ const CALLS: [Call; 82] = calls! {
     signalfd4 SYS_signalfd4 327 Make("signalfd");
     inotify_init1 SYS_inotify_init1 332 Make("inotify");
     pidfd_open SYS_pidfd_open 434 Make("pidfd");
+    pidfd_getfd SYS_pidfd_getfd 438 Find("file of another process");
     io_uring_setup SYS_io_uring_setup 425 Make("io_uring");
     socket SYS_socket 359 Socket;
     socketpair SYS_socketpair 360 Pair("socketpair");

@@ -2,8 +2,9 @@
 //! these calls.
 //!
 //! An experiment has a descriptor's name where it is opened. So a descriptor that was open before,
-//! or came by exec or in a message, gets its name when it is used first, by an operation without a
-//! call. If nothing is known of it, the name is `fd N`.
+//! came by exec or in a message, or was opened by another process that shares the table, gets its
+//! name when it is used first, by an operation without a call. If nothing is known of it, the name
+//! is `fd N`.
 //!
 //! An operation of `io_uring` has only the descriptor: paths and addresses are looked up when it
 //! has completed. A file that was registered with a ring has a number of its own in place of a
@@ -32,6 +33,8 @@ const MAX_DESCRIPTORS: usize = 16_384;
 const STANDARD: [i32; 3] = [0, 1, 2];
 /// Commands of `fcntl` that duplicate a descriptor.
 const DUPLICATES: [u64; 2] = [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64];
+/// Calls by which descriptors may come in a message (`SCM_RIGHTS`).
+const BRINGS_DESCRIPTORS: [&str; 3] = ["recvmsg", "recvmmsg", "IORING_OP_RECVMSG"];
 /// In the place of a directory's descriptor: the working directory.
 const NO_DIRECTORY: i32 = libc::AT_FDCWD;
 
@@ -63,29 +66,48 @@ pub struct Operation {
 #[derive(Clone, Debug)]
 struct Descriptor {
     name: Arc<[u8]>,
-    /// The [`Descriptors::experiment_number`], plus one, of the last experiment that has the name;
-    /// 0 if none has.
-    named_in: u32,
+    /// The [`DescriptorTable::executions`] when it was added.
+    execution: u32,
     /// The number of a registered file; 0 if it is not known.
     file: u64,
     /// When an operation opened that file there, CLOCK_MONOTONIC; 0 if no operation did.
     opened_ns: Nanos,
 }
 
+/// A table of open descriptors. Processes may share one.
+#[derive(Clone, Debug, Default)]
+pub struct DescriptorTable {
+    /// Open descriptors. A child's table shares its parent's until it is changed: a process may
+    /// fork often, and have many.
+    open: Arc<HashMap<i32, Descriptor>>,
+    /// Whether the descriptors that were open at the first call were looked up.
+    looked_up: bool,
+    /// How often its process has executed a program. Descriptors of before may have been closed by
+    /// that (`O_CLOEXEC`).
+    executions: u32,
+    /// Whether messages were received since then, which may have brought descriptors: a number of
+    /// before may be another file's.
+    received: bool,
+}
+
+impl DescriptorTable {
+    /// Notes that its process executed a program.
+    pub(super) fn executed(&mut self) {
+        self.executions += 1;
+        self.received = false;
+    }
+}
+
 /// The descriptors of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptors {
-    /// Open descriptors. A child shares its parent's until it changes them: a process may fork
-    /// often, and have many.
-    open: Arc<HashMap<i32, Descriptor>>,
+    pub(super) table: DescriptorTable,
+    /// The names that the process's experiment has.
+    named: HashMap<i32, Arc<[u8]>>,
     /// Names of registered files by their numbers: where each thread has a ring, the places of all
     /// rings have the same numbers in turn.
     registered: HashMap<u64, Arc<[u8]>>,
-    /// Number of experiments before this one, each of which has the names again.
-    experiment_number: u32,
     directory: Option<Vec<u8>>,
-    /// Whether the descriptors that were open at the first call were looked up.
-    looked_up: bool,
 }
 
 impl Descriptors {
@@ -109,20 +131,16 @@ impl Descriptors {
     /// The descriptors of a new child process.
     #[must_use]
     pub fn forked(&self) -> Descriptors {
-        let mut child = Descriptors {
-            open: Arc::clone(&self.open),
-            registered: HashMap::new(),
-            experiment_number: self.experiment_number,
+        Descriptors {
+            table: self.table.clone(),
             directory: self.directory.clone(),
-            looked_up: self.looked_up,
-        };
-        child.on_rotation();
-        child
+            ..Descriptors::default()
+        }
     }
 
-    /// Begins another experiment, which has no names yet.
-    pub fn on_rotation(&mut self) {
-        self.experiment_number += 1;
+    /// Starts another experiment, which has no names yet.
+    pub fn start_experiment(&mut self) {
+        self.named.clear();
     }
 
     /// Returns the operations of a call, after the names of descriptors that it uses. Empty for a
@@ -135,30 +153,37 @@ impl Descriptors {
         let Some(known) = call_of(call.call, call.table) else {
             return Vec::new();
         };
-        if !std::mem::replace(&mut self.looked_up, true) {
+        if !std::mem::replace(&mut self.table.looked_up, true) {
             for (number, name) in look.all() {
                 self.add(number, name.into(), false);
             }
         }
-        Applied {
+        let applied = Applied {
             descriptors: self,
             call,
             number: known.number_in(call.call, call.table),
             look,
             operations: Vec::new(),
-        }
-        .apply(known.action)
+        };
+        let operations = applied.apply(known.action);
+        self.table.received |= call.result >= 0 && BRINGS_DESCRIPTORS.contains(&known.name);
+        operations
     }
 
     fn add(&mut self, number: i32, name: Arc<[u8]>, named: bool) {
-        let named_in = if named { self.experiment_number + 1 } else { 0 };
-        let open = Arc::make_mut(&mut self.open);
+        if named {
+            if self.named.len() >= MAX_DESCRIPTORS {
+                self.named.clear();
+            }
+            self.named.insert(number, Arc::clone(&name));
+        }
+        let open = Arc::make_mut(&mut self.table.open);
         if open.len() >= MAX_DESCRIPTORS && !open.contains_key(&number) {
             open.clear();
         }
         let descriptor = Descriptor {
             name,
-            named_in,
+            execution: self.table.executions,
             file: 0,
             opened_ns: Nanos::ZERO,
         };
@@ -174,21 +199,45 @@ impl Descriptors {
 
     /// Notes which registered file a number stands for.
     fn add_file(&mut self, number: i32, file: u64, opened_ns: Nanos) {
-        if let Some(known) = Arc::make_mut(&mut self.open).get_mut(&number) {
+        if let Some(known) = Arc::make_mut(&mut self.table.open).get_mut(&number) {
             (known.file, known.opened_ns) = (file, opened_ns);
         }
     }
 
     fn remove(&mut self, number: i32) {
-        if self.open.contains_key(&number) {
-            Arc::make_mut(&mut self.open).remove(&number);
+        self.named.remove(&number);
+        if self.table.open.contains_key(&number) {
+            Arc::make_mut(&mut self.table.open).remove(&number);
         }
     }
 
     /// Returns whether the experiment has the name of a descriptor.
     fn is_named(&self, number: i32) -> bool {
-        let known = self.open.get(&number);
-        known.is_some_and(|known| known.named_in == self.experiment_number + 1)
+        let known = self.table.open.get(&number).map(|known| &known.name);
+        let named = self.named.get(&number);
+        // Another process that shares the table may have opened a file of the same name there.
+        known.is_some_and(|known| named.is_some_and(|named| Arc::ptr_eq(known, named)))
+    }
+
+    /// Returns whether a descriptor of the previous program may have been closed by the exec, and
+    /// its number reused for a file that came in a message.
+    fn is_doubtful(&self, number: i32) -> bool {
+        let known = self.table.open.get(&number);
+        self.table.received && known.is_some_and(|known| known.execution != self.table.executions)
+    }
+
+    /// Looks a doubtful descriptor up. What is not found any more has the name that is known.
+    fn settle(&mut self, number: i32, look: &mut impl DescriptorLookup) {
+        if !self.is_doubtful(number) {
+            return;
+        }
+        let found = look.descriptor(number);
+        if let Some(known) = Arc::make_mut(&mut self.table.open).get_mut(&number) {
+            known.execution = self.table.executions;
+            if let Some(found) = found.filter(|found| **found != *known.name) {
+                known.name = found.into();
+            }
+        }
     }
 }
 
@@ -321,7 +370,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
 
     /// Returns the name of a descriptor.
     fn name_of(&mut self, number: i32) -> Arc<[u8]> {
-        if let Some(known) = self.descriptors.open.get(&number) {
+        self.descriptors.settle(number, self.look);
+        if let Some(known) = self.descriptors.table.open.get(&number) {
             return Arc::clone(&known.name);
         }
         let name: Arc<[u8]> = match number {
@@ -355,7 +405,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     fn registered_used(&mut self, number: i32) {
         let file = self.call.arguments[2];
         let named = self.descriptors.is_named(number);
-        let known = self.descriptors.open.get(&number).filter(|_| named);
+        let known = self.descriptors.table.open.get(&number).filter(|_| named);
         if known.is_some_and(|known| file != 0 && known.file == file) {
             return;
         }
@@ -377,6 +427,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         if number >= FIRST_REGISTERED_FILE && self.call.table == CallTable::IoUring {
             return self.registered_used(number);
         }
+        self.descriptors.settle(number, self.look);
         if self.descriptors.is_named(number) {
             return;
         }
@@ -465,7 +516,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         let number = self.argument(0);
         // The registered file was found when the operation was submitted. An earlier operation may
         // have opened another file in its slot since.
-        let known = self.descriptors.open.get(&number);
+        let known = self.descriptors.table.open.get(&number);
         let since = known.is_some_and(|known| known.opened_ns > Nanos(self.call.begin_ns));
         if !(self.slot() != 0 && since && self.descriptors.is_named(number)) {
             self.used(number);
@@ -482,7 +533,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         let [first, last] = [0, 1].map(|argument| self.call.arguments[argument] as u32);
         let on_exec = self.call.arguments[2] & u64::from(libc::CLOSE_RANGE_CLOEXEC) != 0;
         if self.call.result >= 0 && !on_exec {
-            Arc::make_mut(&mut self.descriptors.open)
+            Arc::make_mut(&mut self.descriptors.table.open)
                 .retain(|number, _| !(first..=last).contains(&number.cast_unsigned()));
         }
         let kind = if on_exec {

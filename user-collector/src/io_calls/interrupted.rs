@@ -80,6 +80,7 @@ mod tests {
             begin_ns,
             result,
             arguments: [0; 4],
+            files: 0,
             call: 0,
             table: CallTable::Native,
             call_site: 1,

@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use experiment_format::ids::Pid;
+use experiment_format::ids::{Pid, Tid};
 
 use super::registered::RegisteredFiles;
-use crate::process::process_directory;
+use crate::process::thread_directory;
 
 /// Shortest time between two reads of tables of sockets, of all namespaces.
 const MIN_SOCKETS_READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -106,15 +106,17 @@ pub struct ProcLookup<'a> {
 }
 
 impl ProcLookup<'_> {
-    /// Returns the `/proc` of a process.
+    /// Returns the `/proc` of a process, as a thread of it sees it: that may have descriptors of
+    /// its own.
     #[must_use]
     pub fn new<'a>(
         pid: Pid,
+        tid: Tid,
         sockets: &'a mut Sockets,
         files: &'a RegisteredFiles,
     ) -> ProcLookup<'a> {
         ProcLookup {
-            root: process_directory(Path::new("/proc"), pid),
+            root: thread_directory(Path::new("/proc"), pid, tid),
             sockets,
             files,
         }
@@ -254,7 +256,7 @@ mod tests {
         let mut sockets = Sockets::default();
         let own = Pid(std::process::id());
         let registered = RegisteredFiles::default();
-        let mut files = ProcLookup::new(own, &mut sockets, &registered);
+        let mut files = ProcLookup::new(own, Tid(own.0), &mut sockets, &registered);
         let file = tempfile::NamedTempFile::new().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(file.as_file());
         let name = file.path().as_os_str().as_bytes().to_vec();

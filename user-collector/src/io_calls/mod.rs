@@ -2,18 +2,20 @@
 //! names of their descriptors.
 //!
 //! [`calls`] lists the calls. [`descriptors`] follows the descriptors of one process from call to
-//! call. [`look`] finds the names of others in the process's `/proc`. [`registered`] has the files
-//! of `io_uring` that have no descriptor. [`interrupted`] holds calls that a signal has
-//! interrupted.
+//! call. [`tables`] has the processes, some of which share their descriptors. [`look`] finds the
+//! names of others in the process's `/proc`. [`registered`] has the files of `io_uring` that have
+//! no descriptor. [`interrupted`] holds calls that a signal has interrupted.
 
 pub mod calls;
 pub mod descriptors;
 pub mod interrupted;
 pub mod look;
 pub mod registered;
+pub mod tables;
 
 pub use calls::traced_calls;
 pub use descriptors::{Descriptors, Operation};
 pub use interrupted::InterruptedCalls;
 pub use look::{DescriptorLookup, ProcLookup, Sockets};
 pub use registered::RegisteredFiles;
+pub use tables::DescriptorTables;

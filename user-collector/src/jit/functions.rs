@@ -62,6 +62,8 @@ struct JitFunction {
     begin_ns: Nanos,
     size: u64,
     name: Arc<str>,
+    /// Its process's jitdump names it.
+    dumped: bool,
 }
 
 impl JitFunctions {
@@ -81,20 +83,52 @@ impl JitFunctions {
     /// increase: a beginning is a nanosecond after the last end of any function, an end after its
     /// beginning, whatever `at_ns` is.
     pub fn load(&mut self, at_ns: Nanos, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
-        let name = printable(&name[..name.len().min(MAX_NAME_BYTES)]);
-        self.begin(at_ns, address, size, name.into())
+        self.begin(at_ns, address, size, (kept(name), false))
+    }
+
+    /// Adds a function of the process's jitdump, as [`JitFunctions::load`].
+    pub fn load_dumped(
+        &mut self,
+        at_ns: Nanos,
+        address: u64,
+        size: u64,
+        name: &[u8],
+    ) -> Vec<JitChange> {
+        self.begin(at_ns, address, size, (kept(name), true))
+    }
+
+    /// Adds a function of the process's perf map, as [`JitFunctions::load`]. Where one of the
+    /// jitdump lies, which has exact times, that one stays.
+    pub fn load_mapped(
+        &mut self,
+        at_ns: Nanos,
+        address: u64,
+        size: u64,
+        name: &[u8],
+    ) -> Vec<JitChange> {
+        let below = self.by_address.range(..address.saturating_add(size));
+        let mut overlaps = below
+            .rev()
+            .take_while(|(start, function)| **start + function.size > address);
+        if overlaps.any(|(_, function)| function.dumped) {
+            return Vec::new();
+        }
+        self.load(at_ns, address, size, name)
     }
 
     /// Moves the function at `from` to `to`. An unknown function changes nothing.
     pub fn moved(&mut self, at_ns: Nanos, from: u64, to: u64) -> Vec<JitChange> {
-        let Some(JitFunction { size, name, .. }) = self.by_address.get(&from).cloned() else {
+        let Some(function) = self.by_address.get(&from).cloned() else {
             return Vec::new();
         };
+        let JitFunction {
+            size, name, dumped, ..
+        } = function;
         if from == to {
             return Vec::new();
         }
         let mut changes = self.clear(at_ns, from, from + size);
-        changes.extend(self.begin(at_ns, to, size, name));
+        changes.extend(self.begin(at_ns, to, size, (name, dumped)));
         changes
     }
 
@@ -125,7 +159,13 @@ impl JitFunctions {
         ended.collect()
     }
 
-    fn begin(&mut self, at_ns: Nanos, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
+    fn begin(
+        &mut self,
+        at_ns: Nanos,
+        address: u64,
+        size: u64,
+        (name, dumped): (Arc<str>, bool),
+    ) -> Vec<JitChange> {
         let end = match address.checked_add(size) {
             Some(end) if size != 0 && size <= MAX_FUNCTION_BYTES => end,
             _ => {
@@ -133,10 +173,11 @@ impl JitFunctions {
                 return Vec::new();
             }
         };
-        if let Some(old) = self.by_address.get(&address)
+        if let Some(old) = self.by_address.get_mut(&address)
             && old.size == size
             && old.name == name
         {
+            old.dumped |= dumped;
             return Vec::new();
         }
         let mut changes = self.clear(at_ns, address, end);
@@ -155,6 +196,7 @@ impl JitFunctions {
             begin_ns: at_ns,
             size,
             name: Arc::clone(&name),
+            dumped,
         };
         self.by_address.insert(address, function);
         changes.push(JitChange::Begin {
@@ -197,6 +239,11 @@ impl JitFunctions {
     pub fn too_many(&self) -> u64 {
         self.too_many
     }
+}
+
+/// Returns what is kept of a name.
+fn kept(name: &[u8]) -> Arc<str> {
+    printable(&name[..name.len().min(MAX_NAME_BYTES)]).into()
 }
 
 /// Removes the functions that lasted for one nanosecond, the shortest time possible. The process

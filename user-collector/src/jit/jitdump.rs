@@ -110,6 +110,17 @@ pub enum JitDumpRecord<'a> {
     },
 }
 
+impl JitDumpRecord<'_> {
+    /// Returns when it was, nanoseconds of CLOCK_MONOTONIC; `None` where the file has another
+    /// clock.
+    #[must_use]
+    pub fn at_ns(&self) -> Option<Nanos> {
+        match self {
+            JitDumpRecord::Load { at_ns, .. } | JitDumpRecord::Move { at_ns, .. } => *at_ns,
+        }
+    }
+}
+
 /// Why a file is not read any further: where its next record begins is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JitDumpError {

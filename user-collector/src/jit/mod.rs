@@ -17,8 +17,8 @@
 //!
 //! Not all that a perf map names is JIT code. node lists its builtins, which lie in the text of its
 //! own file, and functions that are only interpreted, at the address of byte code, which is never
-//! executed. A function must not be written where a file is mapped: [`is_anonymous`] distinguishes
-//! the mappings.
+//! executed. A function must not be written where an ELF file is mapped: [`is_anonymous`]
+//! distinguishes the mappings. Other files that are mapped may hold code that their process makes.
 //!
 //! [`CodeReader`] reads the instructions, for disassembly.
 //!

@@ -198,6 +198,11 @@ impl ProcessFiles {
         }
     }
 
+    /// Returns the number of the process.
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Returns the number of the process in its own pid namespace, by which it names its files.
     pub(super) fn own_pid(&self) -> Pid {
         self.own_pid

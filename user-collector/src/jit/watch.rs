@@ -8,8 +8,9 @@
 //! that were read have changed; then the whole file is read again. Functions that are still the
 //! same stay.
 //!
-//! If a process has a jitdump its perf map is not read: the dump has times, and both name the same
-//! functions.
+//! Where a process has a jitdump too, both are read: a process may have two compilers, each with
+//! its own file. Where both name a function at an address it has the name of the dump, which has
+//! times.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -20,6 +21,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 
 use super::code::{CodeSources, FunctionCode, ProcessCode};
@@ -98,31 +100,68 @@ impl AddAssign for JitFileStats {
 #[derive(Debug)]
 pub struct JitWatch {
     files: ProcessFiles,
-    path: PathBuf,
-    growing: Option<GrowingFile>,
-    format: Format,
+    map: Source,
+    dump: Option<Source>,
     functions: JitFunctions,
     last_bytes: LastBytes,
     code: Option<ProcessCode>,
     /// The memory of the process: `None` until code of it is wanted, `Some(None)` if it can't be
     /// read.
     memory: Option<Option<Arc<File>>>,
-    /// Whether the user who called kcollect may read the file.
-    readable: bool,
     counts: JitFileStats,
     refusal: Option<JitRefusal>,
     start_ns: Nanos,
-    /// What is read now was not written before this time.
-    since_ns: Nanos,
     next_check_ns: Nanos,
     /// The look-ups that were left out since the last one.
     left_out: u32,
+}
+
+/// A file that is read as it grows.
+#[derive(Debug, Default)]
+struct Source {
+    path: PathBuf,
+    growing: Option<GrowingFile>,
+    format: Format,
+    /// A time before which nothing was written of what is read now.
+    since_ns: Nanos,
+    /// Whether the user who called kcollect may read the file.
+    readable: bool,
+}
+
+impl Source {
+    fn new(path: PathBuf, format: Format, since_ns: Nanos) -> Source {
+        Source {
+            path,
+            growing: None,
+            format,
+            since_ns,
+            readable: false,
+        }
+    }
+
+    fn io_refusal(&self, error: io::Error) -> JitRefusal {
+        JitRefusal::Io {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
+    fn unread(&self) -> u64 {
+        let growing = self.growing.as_ref();
+        growing.map_or(0, |growing| growing.size.saturating_sub(growing.offset))
+    }
 }
 
 #[derive(Debug)]
 enum Format {
     PerfMap(PerfMap),
     JitDump(JitDump),
+}
+
+impl Default for Format {
+    fn default() -> Format {
+        Format::PerfMap(PerfMap::default())
+    }
 }
 
 impl Format {
@@ -161,20 +200,18 @@ impl JitWatch {
 
     fn new(files: ProcessFiles, start_ns: Nanos, shared: &SharedJit) -> JitWatch {
         let path = format!("/tmp/perf-{}.map", files.own_pid());
+        let format = Format::default();
         JitWatch {
             files,
-            path: path.into(),
-            growing: None,
-            format: Format::PerfMap(PerfMap::default()),
+            map: Source::new(path.into(), format, start_ns),
+            dump: None,
             functions: JitFunctions::within(&shared.memory),
             last_bytes: shared.last_bytes.clone(),
             code: shared.code.as_ref().map(ProcessCode::new),
             memory: None,
-            readable: false,
             counts: JitFileStats::default(),
             refusal: None,
             start_ns,
-            since_ns: start_ns,
             next_check_ns: Nanos::ZERO,
             left_out: 0,
         }
@@ -190,13 +227,19 @@ impl JitWatch {
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
     /// kernel reports it as mapped once more, with all the code in it.
     pub fn mapped(&mut self, at_ns: Nanos, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
-        if dump_number(path) == Some(self.files.own_pid().0) {
-            let path = Path::new(OsStr::from_bytes(path)).to_owned();
-            if path != self.path {
-                self.path = path;
-                self.growing = None;
-                self.counts.bad += self.format.bad();
-                self.format = Format::JitDump(JitDump::default());
+        let numbers = [self.files.own_pid(), self.files.pid()];
+        if dump_number(path).is_some_and(|number| numbers.contains(&Pid(number))) {
+            let path = Path::new(OsStr::from_bytes(path));
+            if self.dump.as_ref().is_none_or(|dump| dump.path != path) {
+                let since_ns = self
+                    .dump
+                    .as_ref()
+                    .map_or(self.start_ns, |dump| dump.since_ns);
+                let format = Format::JitDump(JitDump::default());
+                let new = Source::new(path.to_owned(), format, since_ns);
+                if let Some(old) = self.dump.replace(new) {
+                    self.counts.bad += old.format.bad();
+                }
                 (self.next_check_ns, self.left_out) = (Nanos::ZERO, MAX_LEFT_OUT);
             }
         }
@@ -214,6 +257,7 @@ impl JitWatch {
     ) -> Vec<JitChange> {
         let mut changes = Vec::new();
         let own_pid = self.files.own_pid().0;
+        let host_pid = self.files.pid().0;
         for map in maps.iter().filter(|map| map.own_pid.0 != own_pid) {
             let result = self.inherit_map(map, &mut changes);
             self.refusal = result.err().or(self.refusal.take());
@@ -221,7 +265,9 @@ impl JitWatch {
         let dumps: BTreeSet<_> = mapped
             .iter()
             .map(|mapping| &mapping.file.path)
-            .filter(|path| dump_number(path).is_some_and(|number| number != own_pid))
+            .filter(|path| {
+                dump_number(path).is_some_and(|number| number != own_pid && number != host_pid)
+            })
             .collect();
         for path in dumps {
             let path = Path::new(OsStr::from_bytes(path));
@@ -270,21 +316,10 @@ impl JitWatch {
         let (functions, counts) = (&mut self.functions, &mut self.counts);
         let before = |at_ns: Option<Nanos>| at_ns.is_none_or(|at_ns| at_ns <= forked_ns);
         let each = |bytes: &[u8]| {
-            let each = |record: JitDumpRecord<'_>| match record {
-                JitDumpRecord::Load {
-                    at_ns,
-                    address,
-                    size,
-                    name,
-                    ..
-                } if before(at_ns) => {
-                    counts.functions += 1;
-                    changes.extend(functions.load(start_ns, address, size, name));
+            let each = |record: JitDumpRecord<'_>| {
+                if before(record.at_ns()) {
+                    apply_record(functions, counts, changes, (record, start_ns, false));
                 }
-                JitDumpRecord::Move { at_ns, from, to } if before(at_ns) => {
-                    changes.extend(functions.moved(start_ns, from, to));
-                }
-                _ => {}
             };
             let fed = parser.feed(bytes, each);
             fed.map_err(|broken| JitRefusal::JitDump {
@@ -303,7 +338,8 @@ impl JitWatch {
     pub fn poll(&mut self, now_ns: Nanos, mapped: &[Mapping]) -> Vec<JitChange> {
         if now_ns >= self.next_check_ns
             && self.left_out < MAX_LEFT_OUT
-            && self.growing.is_none()
+            && self.map.growing.is_none()
+            && self.dump.as_ref().is_none_or(|dump| dump.growing.is_none())
             && !mapped.iter().any(|mapping| is_anonymous(&mapping.file))
         {
             self.left_out += 1;
@@ -397,7 +433,8 @@ impl JitWatch {
             let memory = memory.filter(|memory| may_hold(memory, Share::Half));
             self.memory = Some(memory.map(Arc::new));
         }
-        let dump = self.growing.as_ref().filter(|_| self.readable);
+        let dump = self.dump.as_ref().filter(|dump| dump.readable);
+        let dump = dump.and_then(|dump| dump.growing.as_ref());
         code.request(&CodeSources {
             dump: dump.map(|growing| (&growing.file, growing.offset)),
             memory: self.memory.as_ref().and_then(Option::as_ref),
@@ -415,13 +452,14 @@ impl JitWatch {
             code_bytes: code.bytes,
             code_left_out: code.left_out,
             code_over_limit: code.over_limit,
-            bad: self.counts.bad + self.format.bad(),
+            bad: self.counts.bad
+                + self
+                    .sources()
+                    .map(|source| source.format.bad())
+                    .sum::<u64>(),
             refused: self.functions.refused(),
             too_many: self.functions.too_many(),
-            unread: self
-                .growing
-                .as_ref()
-                .map_or(0, |growing| growing.size.saturating_sub(growing.offset)),
+            unread: self.sources().map(Source::unread).sum(),
             ..self.counts
         }
     }
@@ -429,7 +467,12 @@ impl JitWatch {
     /// Returns whether the process's files can be read after it has exited.
     #[must_use]
     pub fn outlives_process(&self) -> bool {
-        self.growing.is_some() || self.files.are_held()
+        let source = self.dump.as_ref().unwrap_or(&self.map);
+        self.files.are_held() || source.growing.is_some()
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.dump.iter().chain([&self.map])
     }
 
     /// The last reason why a file is not read, or not read any further.
@@ -439,9 +482,29 @@ impl JitWatch {
     }
 
     fn round(&mut self, now_ns: Nanos, max_bytes: u64) -> Vec<JitChange> {
-        let mut changes = Vec::new();
-        if let Err(refusal) = self.read(now_ns, max_bytes, &mut changes) {
-            self.refusal = Some(refusal);
+        let looks = now_ns >= self.next_check_ns;
+        if looks {
+            self.next_check_ns = now_ns.saturating_add(SECOND_NS);
+            self.left_out = 0;
+        }
+        let (mut changes, mut left) = (Vec::new(), max_bytes);
+        // The dump comes first: what it has is not taken from the map.
+        for of_dump in [true, false] {
+            let taken = if of_dump {
+                self.dump.take()
+            } else {
+                Some(std::mem::take(&mut self.map))
+            };
+            let Some(mut source) = taken else {
+                continue;
+            };
+            let read = self.read(&mut source, now_ns, looks, &mut left, &mut changes);
+            self.refusal = read.err().or(self.refusal.take());
+            if of_dump {
+                self.dump = Some(source);
+            } else {
+                self.map = source;
+            }
         }
         without_momentary(&mut changes);
         changes
@@ -449,102 +512,95 @@ impl JitWatch {
 
     fn read(
         &mut self,
+        source: &mut Source,
         now_ns: Nanos,
-        max_bytes: u64,
+        looks: bool,
+        left: &mut u64,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
-        if now_ns >= self.next_check_ns {
-            self.next_check_ns = now_ns.saturating_add(SECOND_NS);
-            self.look()?;
+        if looks {
+            self.look(source)?;
         }
-        self.restart_if_rewritten()?;
-        let mut left = max_bytes;
+        self.restart_if_rewritten(source)?;
         let mut buffer = Vec::new();
         loop {
-            let Some(growing) = &mut self.growing else {
+            let Some(growing) = &mut source.growing else {
                 return Ok(());
             };
             if growing.is_at_end() {
                 // What comes next was written after this.
-                self.since_ns = now_ns;
+                source.since_ns = now_ns;
                 return Ok(());
             }
             if self.counts.bytes >= MAX_READ_BYTES {
                 return Err(JitRefusal::TooLong {
-                    path: self.path.clone(),
+                    path: source.path.clone(),
                     limit: MAX_READ_BYTES,
                 });
             }
-            if left == 0 {
+            if *left == 0 {
                 return Ok(());
             }
-            let wanted = left
+            let wanted = (*left)
                 .min(MAX_READ_BYTES - self.counts.bytes)
                 .min(READ_BYTES as u64);
             buffer.resize(wanted as usize, 0);
             let count = growing
                 .read(&mut buffer)
-                .map_err(|error| self.io_refusal(error))?;
-            left -= (count as u64).min(left);
+                .map_err(|error| source.io_refusal(error))?;
+            *left -= (count as u64).min(*left);
             self.counts.bytes += count as u64;
-            self.parse(&buffer[..count], now_ns, changes)?;
+            self.parse(source, &buffer[..count], now_ns, changes)?;
         }
     }
 
-    fn restart_if_rewritten(&mut self) -> Result<(), JitRefusal> {
-        let Some(growing) = &mut self.growing else {
+    fn restart_if_rewritten(&mut self, source: &mut Source) -> Result<(), JitRefusal> {
+        let Some(growing) = &mut source.growing else {
             return Ok(());
         };
         let rewritten = growing.is_rewritten();
-        if rewritten.map_err(|error| self.io_refusal(error))? {
-            self.growing.iter_mut().for_each(GrowingFile::restart);
+        if rewritten.map_err(|error| source.io_refusal(error))? {
+            source.growing.iter_mut().for_each(GrowingFile::restart);
             self.counts.rereadings += 1;
-            self.format.restart();
-            let code = self.code.iter_mut();
-            code.for_each(ProcessCode::drop_waiting_for_dump);
+            source.format.restart();
+            self.drop_waiting_for(source);
         }
         Ok(())
     }
 
-    /// Parses the next bytes of the file, and adds what they change.
+    /// Drops requests of code that was to be read from a file that is another one now.
+    fn drop_waiting_for(&mut self, source: &Source) {
+        if let Format::JitDump(_) = source.format {
+            let code = self.code.iter_mut();
+            code.for_each(ProcessCode::drop_waiting_for_dump);
+        }
+    }
+
+    /// Parses the next bytes of a file, and adds what they change.
     fn parse(
         &mut self,
+        source: &mut Source,
         bytes: &[u8],
         now_ns: Nanos,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
         let (functions, counts) = (&mut self.functions, &mut self.counts);
-        let (start_ns, since_ns) = (self.start_ns, self.since_ns);
-        match &mut self.format {
+        let (start_ns, since_ns) = (self.start_ns, source.since_ns);
+        match &mut source.format {
             Format::PerfMap(map) => map.feed(bytes, |entry| {
                 counts.functions += 1;
-                changes.extend(functions.load(since_ns, entry.address, entry.size, entry.name));
+                let (address, size) = (entry.address, entry.size);
+                changes.extend(functions.load_mapped(since_ns, address, size, entry.name));
             }),
             Format::JitDump(dump) => {
                 // The times are the process's, so they can be any.
                 let instant =
                     |at_ns: Option<Nanos>| at_ns.unwrap_or(since_ns).min(now_ns).max(start_ns);
-                let each = |record: JitDumpRecord<'_>| match record {
-                    JitDumpRecord::Load {
-                        at_ns,
-                        address,
-                        size,
-                        name,
-                        code_offset,
-                    } => {
-                        counts.functions += 1;
-                        // Nothing begins where the function is refused, or is there already.
-                        let mut loaded = functions.load(instant(at_ns), address, size, name);
-                        if let Some(JitChange::Begin { dump_offset, .. }) = loaded.last_mut() {
-                            *dump_offset = code_offset;
-                        }
-                        changes.extend(loaded);
-                    }
-                    JitDumpRecord::Move { at_ns, from, to } => {
-                        changes.extend(functions.moved(instant(at_ns), from, to));
-                    }
+                let each = |record: JitDumpRecord<'_>| {
+                    let at_ns = instant(record.at_ns());
+                    apply_record(functions, counts, changes, (record, at_ns, true));
                 };
-                let path = &self.path;
+                let path = &source.path;
                 dump.feed(bytes, each)
                     .map_err(|broken| JitRefusal::JitDump {
                         path: path.clone(),
@@ -555,38 +611,63 @@ impl JitWatch {
         Ok(())
     }
 
-    fn io_refusal(&self, error: io::Error) -> JitRefusal {
-        JitRefusal::Io {
-            path: self.path.clone(),
-            error,
-        }
-    }
-
-    /// Opens the file if there is one now, or another one than before.
-    fn look(&mut self) -> Result<(), JitRefusal> {
-        self.left_out = 0;
-        let Some(file) = self.files.file(&self.path)? else {
+    /// Opens a file if there is one now, or another one than before.
+    fn look(&mut self, source: &mut Source) -> Result<(), JitRefusal> {
+        let Some(file) = self.files.file(&source.path)? else {
             return Ok(());
         };
-        let metadata = file.metadata().map_err(|error| self.io_refusal(error))?;
+        let metadata = file.metadata().map_err(|error| source.io_refusal(error))?;
         let identity = identity(&metadata);
-        if let Some(growing) = &self.growing
+        if let Some(growing) = &source.growing
             && growing.identity == identity
         {
             return Ok(());
         }
         if !may_hold(&file, Share::Half) {
-            let path = self.path.clone();
+            let path = source.path.clone();
             return Err(JitRefusal::Descriptors { path });
         }
-        self.counts.rereadings += u64::from(self.growing.is_some());
-        self.format.restart();
-        if let Some(code) = &mut self.code {
-            code.drop_waiting_for_dump();
-            self.readable = code.user().may_read(&metadata);
-        }
-        self.growing = Some(GrowingFile::new(file, identity));
+        self.counts.rereadings += u64::from(source.growing.is_some());
+        source.format.restart();
+        self.drop_waiting_for(source);
+        let user = self.code.as_ref().map(ProcessCode::user);
+        source.readable = user.is_some_and(|user| user.may_read(&metadata));
+        source.growing = Some(GrowingFile::new(file, identity));
         Ok(())
+    }
+}
+
+/// Adds what a record of a jitdump changes at a time. Code is read only from the process's own
+/// dump.
+fn apply_record(
+    functions: &mut JitFunctions,
+    counts: &mut JitFileStats,
+    changes: &mut Vec<JitChange>,
+    (record, at_ns, is_own): (JitDumpRecord<'_>, Nanos, bool),
+) {
+    match record {
+        JitDumpRecord::Load {
+            address,
+            size,
+            name,
+            code_offset,
+            ..
+        } => {
+            counts.functions += 1;
+            let mut loaded = if is_own {
+                functions.load_dumped(at_ns, address, size, name)
+            } else {
+                functions.load(at_ns, address, size, name)
+            };
+            // Nothing begins where the function is refused, or is there already.
+            if let Some(JitChange::Begin { dump_offset, .. }) = loaded.last_mut() {
+                *dump_offset = code_offset.filter(|_| is_own);
+            }
+            changes.extend(loaded);
+        }
+        JitDumpRecord::Move { from, to, .. } => {
+            changes.extend(functions.moved(at_ns, from, to));
+        }
     }
 }
 

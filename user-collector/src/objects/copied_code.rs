@@ -142,22 +142,13 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::space::FileIdentity;
-
-    fn file(name: &str) -> Arc<MappedFile> {
-        Arc::new(MappedFile {
-            path: name.as_bytes().into(),
-            build_id: Box::default(),
-            identity: FileIdentity::default(),
-        })
-    }
 
     fn range(start: u64, end: u64, of: Option<(&str, u64)>) -> MappedRange {
         MappedRange {
             start,
             end,
             executable: of.is_none(),
-            file: of.map(|(name, offset)| (file(name), offset)),
+            file: of.map(|(name, offset)| (MappedFile::named(name.as_bytes()), offset)),
         }
     }
 
@@ -207,7 +198,7 @@ mod tests {
             start: PAGE_BYTES,
             end: 10 * PAGE_BYTES,
             offset: PAGE_BYTES,
-            file: file("a"),
+            file: MappedFile::named(b"a"),
         };
         assert!(is_copy(&memory, &code, &mapping, mapping.end));
         // One page of nine is patched, then two.

@@ -12,7 +12,7 @@
 mod archiving;
 mod opening;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ use experiment_format::units::Nanos;
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::files::TimedOpener;
 use crate::objects;
-use crate::space::{MappedFile, Mapping};
+use crate::space::{FileIdentity, MappedFile, Mapping};
 use crate::unwind::{UnwindRow, UnwindRule};
 use archiving::Archive;
 
@@ -121,6 +121,8 @@ pub struct LoadObjects {
     opened: HashMap<CodeFile, ObjectId>,
     rules: Vec<EncodedRule>,
     vdso: Option<ObjectId>,
+    /// Files without the header of ELF: code in them was made by their processes.
+    made_code: HashSet<FileIdentity>,
     archive: Option<Archive>,
     opener: TimedOpener,
     /// Counts of all unwind tables.
@@ -141,6 +143,7 @@ impl LoadObjects {
             opened: HashMap::new(),
             rules: Vec::new(),
             vdso: None,
+            made_code: HashSet::new(),
             archive: None,
             opener: TimedOpener::default(),
             counts: UnwindTableCounts::default(),
@@ -156,6 +159,26 @@ impl LoadObjects {
         let id = self.open_new(pid, relatives, mapping);
         self.described.insert(MappedFile::clone(&mapping.file), id);
         id
+    }
+
+    /// Returns whether a file is known to hold no ELF image, so that code in it was made by a
+    /// process that maps it.
+    #[must_use]
+    pub fn is_made_code(&self, file: &MappedFile) -> bool {
+        // The kernel reports no inode of a file with a build id.
+        file.identity.inode != 0 && self.made_code.contains(&file.identity)
+    }
+
+    fn note_kind(&mut self, file: &MappedFile, is_elf: bool) {
+        if file.identity.inode == 0 {
+            return;
+        }
+        if is_elf {
+            // The inode was another file's.
+            self.made_code.remove(&file.identity);
+        } else {
+            self.made_code.insert(file.identity);
+        }
     }
 
     /// Returns whether a mapped object is the file that the kernel found there.

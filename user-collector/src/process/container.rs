@@ -214,93 +214,64 @@ mod tests {
     #[test]
     fn containers_are_known_by_their_control_groups() {
         use ContainerRuntime::{Containerd, Crio, Docker, Ecs, Kubernetes, Lxc, Machine, Podman};
-        for (line, runtime, id) in [
-            ("0::/system.slice/docker-ID.scope\n", Docker, ID),
-            ("0::/system.slice/docker-ID.scope/init.scope\n", Docker, ID),
+        // Those that are named by the 64 digits of their id.
+        let by_id: [(_, &[&str]); 5] = [
             (
-                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-ID.scope",
                 Docker,
-                ID,
+                &[
+                    "0::/system.slice/docker-ID.scope\n",
+                    "0::/system.slice/docker-ID.scope/init.scope\n",
+                    "0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-ID.scope",
+                    "12:pids:/docker/ID\n11:cpu,cpuacct:/docker/ID\n1:name=systemd:/docker/ID\n",
+                    "0::/docker/ID/docker/ID/init",
+                    "0::/custom.slice/docker-ID.scope",
+                    "3:cpu:/system.slice:docker:ID\n",
+                    "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/docker-ID.scope",
+                    "9:memory:/ecs/cb4f1b7a-9e2c-4b5e-8d8f-0b4f6f1e2d3c/ID\n",
+                    "0::/ecstasks.slice/ecstasks-34dc0b5e626f2c5c4c5170e34b10e765.slice/docker-ID.scope",
+                ],
             ),
             (
-                "12:pids:/docker/ID\n11:cpu,cpuacct:/docker/ID\n1:name=systemd:/docker/ID\n",
-                Docker,
-                ID,
-            ),
-            (
-                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b2c.slice/cri-containerd-ID.scope",
                 Containerd,
-                ID,
+                &[
+                    "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b2c.slice/cri-containerd-ID.scope",
+                    "5:memory:/system.slice/containerd.service/kubepods-besteffort-pod1.slice:cri-containerd:ID",
+                    "0::/user.slice/user-1000.slice/user@1000.service/user.slice/nerdctl-ID.scope",
+                    "3:cpu:/system.slice:nerdctl:ID\n",
+                    "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod1.slice/cri-containerd-ID.scope",
+                ],
             ),
             (
-                "5:memory:/system.slice/containerd.service/kubepods-besteffort-pod1.slice:cri-containerd:ID",
-                Containerd,
-                ID,
-            ),
-            (
-                "4:cpu:/kubepods/burstable/pod8d2a2b1c-0d1e/ID",
                 Kubernetes,
-                ID,
+                &["4:cpu:/kubepods/burstable/pod8d2a2b1c-0d1e/ID"],
             ),
             (
-                "0::/kubepods.slice/kubepods-pod1.slice/crio-ID.scope/container",
                 Crio,
-                ID,
+                &[
+                    "0::/kubepods.slice/kubepods-pod1.slice/crio-ID.scope/container",
+                    "4:cpu:/kubepods/burstable/pod1/crio-ID\n",
+                    "0::/kubepods.slice/kubepods-pod1.slice:crio:ID",
+                ],
             ),
-            ("0::/machine.slice/libpod-ID.scope/container", Podman, ID),
             (
-                "0::/user.slice/user-0.slice/session-3.scope/libpod_parent/libpod-ID",
                 Podman,
-                ID,
+                &[
+                    "0::/machine.slice/libpod-ID.scope/container",
+                    "0::/user.slice/user-0.slice/session-3.scope/libpod_parent/libpod-ID",
+                    "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container",
+                    "0::/system.slice/web.service/libpod-payload-ID",
+                    "0::/user.slice/user-1000.slice/user@1000.service/app.slice/web.service/libpod-payload-ID/container",
+                    "0::/machine.slice/machine-libpod_pod_ID.slice/libpod-ID.scope",
+                    "4:memory:/libpod_parent/libpod-ID\n",
+                ],
             ),
-            (
-                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container",
-                Podman,
-                ID,
-            ),
-            ("0::/system.slice/web.service/libpod-payload-ID", Podman, ID),
-            (
-                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/web.service/libpod-payload-ID/container",
-                Podman,
-                ID,
-            ),
-            (
-                "0::/machine.slice/machine-libpod_pod_ID.slice/libpod-ID.scope",
-                Podman,
-                ID,
-            ),
-            ("4:memory:/libpod_parent/libpod-ID\n", Podman, ID),
-            ("0::/docker/ID/docker/ID/init", Docker, ID),
-            ("0::/custom.slice/docker-ID.scope", Docker, ID),
-            ("3:cpu:/system.slice:docker:ID\n", Docker, ID),
-            (
-                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/nerdctl-ID.scope",
-                Containerd,
-                ID,
-            ),
-            ("3:cpu:/system.slice:nerdctl:ID\n", Containerd, ID),
-            (
-                "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod1.slice/cri-containerd-ID.scope",
-                Containerd,
-                ID,
-            ),
-            (
-                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/docker-ID.scope",
-                Docker,
-                ID,
-            ),
-            ("4:cpu:/kubepods/burstable/pod1/crio-ID\n", Crio, ID),
-            ("0::/kubepods.slice/kubepods-pod1.slice:crio:ID", Crio, ID),
-            (
-                "9:memory:/ecs/cb4f1b7a-9e2c-4b5e-8d8f-0b4f6f1e2d3c/ID\n",
-                Docker,
-                ID,
-            ),
-            (
-                "0::/ecstasks.slice/ecstasks-34dc0b5e626f2c5c4c5170e34b10e765.slice/docker-ID.scope",
-                Docker,
-                ID,
-            ),
+        ];
+        for (runtime, lines) in by_id {
+            for line in lines {
+                assert_eq!(container(line), Some((runtime, ID.to_owned())), "{line}");
+            }
+        }
+        for (line, runtime, id) in [
             (
                 "9:memory:/ecs/34dc0b5e626f2c5c4c5170e34b10e765/34dc0b5e626f2c5c4c5170e34b10e765-1234567890\n",
                 Ecs,

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use experiment_format::ids::Pid;
+use experiment_format::ids::{Pid, Tid};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
@@ -38,6 +38,17 @@ const READ_BYTES: usize = 4096;
 pub fn process_directory(proc: &Path, pid: Pid) -> PathBuf {
     let leader = proc.join(pid.to_string());
     living_thread(&leader).map_or(leader, |thread| proc.join(thread))
+}
+
+/// Returns the directory of a thread of a process; if it has exited, [`process_directory`].
+#[must_use]
+pub fn thread_directory(proc: &Path, pid: Pid, tid: Tid) -> PathBuf {
+    let leader = proc.join(pid.to_string());
+    let thread = leader.join("task").join(tid.to_string());
+    if has_memory(nix::fcntl::AT_FDCWD, &thread) {
+        return thread;
+    }
+    process_directory(proc, pid)
 }
 
 /// Returns whether a process has a thread that has not exited.

@@ -110,7 +110,8 @@ impl AddressSpace {
     }
 
     fn map(&mut self, at_ns: Nanos, new: Mapping) {
-        if new.start >= new.end {
+        // The kernel reports a mapping again when its protection changes.
+        if new.start >= new.end || self.mappings.find(new.start) == Some(&new) {
             return;
         }
         let ended = self.mappings.map(new.clone());
@@ -343,16 +344,11 @@ mod tests {
     use crate::space::MappedFile;
 
     fn mapping(name: &str, start: u64, end: u64) -> Mapping {
-        let file = MappedFile {
-            path: name.as_bytes().into(),
-            build_id: Box::default(),
-            identity: Default::default(),
-        };
         Mapping {
             start,
             end,
             offset: 0,
-            file: Arc::new(file),
+            file: MappedFile::named(name.as_bytes()),
         }
     }
 

@@ -23,6 +23,17 @@ pub struct MappedFile {
     pub identity: FileIdentity,
 }
 
+impl MappedFile {
+    /// Returns one of which only the name is known.
+    pub(crate) fn named(name: &[u8]) -> Arc<MappedFile> {
+        Arc::new(MappedFile {
+            path: name.into(),
+            build_id: Box::default(),
+            identity: FileIdentity::default(),
+        })
+    }
+}
+
 /// The identity of a file on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
@@ -151,20 +162,12 @@ mod tests {
 
     use super::*;
 
-    fn file(name: &str) -> Arc<MappedFile> {
-        Arc::new(MappedFile {
-            path: name.as_bytes().into(),
-            build_id: Box::default(),
-            identity: FileIdentity::default(),
-        })
-    }
-
     fn mapping(name: &str, start: u64, end: u64) -> Mapping {
         Mapping {
             start,
             end,
             offset: 0,
-            file: file(name),
+            file: MappedFile::named(name.as_bytes()),
         }
     }
 

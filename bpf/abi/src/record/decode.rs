@@ -260,6 +260,7 @@ impl From<&HeaderLayout> for RecordHeader {
             user_return: raw.user_return,
             name: ThreadName(raw.name),
             kernel_thread: raw.flags.contains(RecordFlags::KERNEL_THREAD),
+            user_worker: raw.flags.contains(RecordFlags::USER_WORKER),
             exiting: raw.flags.contains(RecordFlags::EXITING),
         }
     }
@@ -306,6 +307,7 @@ fn io_call(
         begin_ns: fixed.begin_ns,
         result: fixed.result,
         arguments: fixed.arguments,
+        files: fixed.files,
         call: fixed.call,
         table: CallTable::try_from(fixed.table).map_err(|_| RecordError::CallTable(fixed.table))?,
         call_site: call_site(fixed.call_site.into(), ALLOCATION_CALL_SITE)?,

@@ -66,6 +66,8 @@ pub struct RecordHeader {
     pub name: ThreadName,
     /// The thread is one of the kernel.
     pub kernel_thread: bool,
+    /// The kernel made the thread in its process (io_uring, vhost): it never runs user code.
+    pub user_worker: bool,
     /// The thread is exiting: it will not be in user mode again, and frees its memory.
     pub exiting: bool,
 }
@@ -297,6 +299,9 @@ pub struct IoCallRecord {
     /// [`MORE_RESULTS`](crate::layout::MORE_RESULTS). The others are the
     /// [`file`](IoFileRecord::file) that is registered there, and the one that it opened, or 0.
     pub arguments: [u64; 4],
+    /// The table in which its descriptors are: a number that no other table has at that time.
+    /// Processes may share one (`CLONE_FILES`), and a thread may have one of its own. 0: not known.
+    pub files: u64,
     /// Its number.
     pub call: u32,
     /// Which numbers that is one of.

@@ -91,9 +91,9 @@ fn records(all: &mut Vec<(String, usize)>) {
             kind,
             state,
             detail,
-            flags,
-            frames,
             zero,
+            frames,
+            flags,
             name,
         ]
     );
@@ -148,6 +148,7 @@ fn records(all: &mut Vec<(String, usize)>) {
             begin_ns,
             result,
             arguments,
+            files,
             call,
             extra_bytes,
             table,
@@ -426,6 +427,7 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         FLAG_AT_SWITCH_OUT = RecordFlags::AT_SWITCH_OUT.bits(),
         FLAG_STACK_COPY = RecordFlags::STACK_COPY.bits(),
         FLAG_KERNEL_THREAD = RecordFlags::KERNEL_THREAD.bits(),
+        FLAG_USER_WORKER = RecordFlags::USER_WORKER.bits(),
         STATE_WAIT_CPU = WAIT_CPU,
         STATES = STATES,
         DETAIL_BLOCK_IO = OffCpuDetail::BlockIo,

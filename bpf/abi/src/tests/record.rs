@@ -21,9 +21,9 @@ fn record([kind, state, detail, flags]: [u8; 4], frames: usize, body: &[u64]) ->
     for half in [3_u32, 100, 101, 5, 2, 9] {
         bytes.extend(half.to_ne_bytes());
     }
-    bytes.extend([kind, state, detail, flags]);
+    bytes.extend([kind, state, detail, 0]);
     bytes.extend((frames as u16).to_ne_bytes());
-    bytes.extend([0; 2]);
+    bytes.extend(u16::from(flags).to_ne_bytes());
     bytes.extend(b"worker/7\0garbage");
     body.iter()
         .for_each(|word| bytes.extend(word.to_ne_bytes()));
@@ -39,6 +39,7 @@ fn header() -> RecordHeader {
         user_return: 9,
         name: ThreadName::from(*b"worker/7\0garbage"),
         kernel_thread: false,
+        user_worker: false,
         exiting: false,
     }
 }
@@ -222,6 +223,7 @@ fn a_traced_system_call_decodes() {
         2,
         3,
         4,
+        0xffff_8880_0000_1000,
         32 << 56 | 1 << 48 | 7 << 32 | 257,
         path,
     ];
@@ -230,6 +232,7 @@ fn a_traced_system_call_decodes() {
         begin_ns: 17,
         result: -2,
         arguments: [1, 2, 3, 4],
+        files: 0xffff_8880_0000_1000,
         call: 257,
         table: CallTable::Compat,
         call_site: 32,
@@ -238,22 +241,23 @@ fn a_traced_system_call_decodes() {
     let bytes = record([9, 0, 0, 0], 1, &body);
     assert_eq!(alone(&bytes).unwrap(), Record::IoCall(Box::new(expected)));
     let mut elsewhere = body;
-    elsewhere[6] += 2 << 56;
+    elsewhere[7] += 2 << 56;
     let bytes = record([9, 0, 0, 0], 1, &elsewhere);
     assert_eq!(alone(&bytes), Err(Some(RecordError::CallSite(34))));
-    elsewhere[6] = body[6] + (2 << 48);
+    elsewhere[7] = body[7] + (2 << 48);
     let bytes = record([9, 0, 0, 0], 1, &elsewhere);
     assert_eq!(alone(&bytes), Err(Some(RecordError::CallTable(3))));
 }
 
 #[test]
 fn an_operation_that_was_handed_to_io_uring_decodes() {
-    let body = [17, 0, 5, 0, 0, 0, 3 << 56 | 2 << 48 | 22];
+    let body = [17, 0, 5, 0, 0, 0, 0, 3 << 56 | 2 << 48 | 22];
     let expected = IoCallRecord {
         header: header(),
         begin_ns: 17,
         result: 0,
         arguments: [5, 0, 0, 0],
+        files: 0,
         call: 22,
         table: CallTable::IoUring,
         call_site: 3,
@@ -321,8 +325,8 @@ fn what_is_no_record_is_refused() {
         record([7, 0, 0, 0], 0, &[]),
         record([7, 0, 0, 0], 2, &[9, 1, 1]),
         record([8, 0, 0, 0], 0, &[]),
-        record([9, 0, 0, 0], 1, &[0; 7]),
-        record([9, 0, 0, 0], 65, &[0; 72]),
+        record([9, 0, 0, 0], 1, &[0; 8]),
+        record([9, 0, 0, 0], 65, &[0; 73]),
         record([3, 10, 0, 0], 0, &[]),
         record(
             [1, 0, 0, 0],

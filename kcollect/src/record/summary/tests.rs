@@ -49,6 +49,7 @@ pub(super) fn full() -> Summary {
             .into(),
         missing: Ticks(2),
         exiting: Ticks(3),
+        user_workers: Ticks(4),
         ..StackCounts::default()
     };
     let followed = FollowedProcess {

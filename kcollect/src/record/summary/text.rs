@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bpf_abi::layout::MAX_LOCK_WAITS_PER_CPU_AND_SECOND;
 use experiment_format::microstate::{Microstate, short_metric};
+use experiment_format::units::Ticks;
 use host::table::{Align, TextTable};
 
 use super::first_tables::FirstTables;
@@ -212,7 +213,7 @@ impl FollowSummary {
         let (other_complete, other_ticks) = (all_complete - complete, all_ticks - ticks);
         format!(
             "{} process{} followed: {complete} of {ticks} ticks on a CPU ({}) have a complete user stack, {} a part of it, \
-             {} none; off the CPU {other_complete} of {other_ticks} ({}); {} ticks of exiting threads cannot have one",
+             {} none; off the CPU {other_complete} of {other_ticks} ({}); {} ticks of exiting threads{} cannot have one",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
             percent(complete.0 as f64, ticks.0 as f64),
@@ -220,7 +221,16 @@ impl FollowSummary {
             stacks.missing,
             percent(other_complete.0 as f64, other_ticks.0 as f64),
             self.user_stacks.exiting,
+            self.user_workers(),
         )
+    }
+
+    /// The ticks of the kernel's workers in the processes, as a part of the sentence.
+    fn user_workers(&self) -> String {
+        match self.user_stacks.user_workers {
+            Ticks::ZERO => String::new(),
+            ticks => format!(" and {ticks} of the kernel's workers in a process"),
+        }
     }
 
     /// Returns which JIT functions were left out without an effect on reports. None: none was.

@@ -203,8 +203,8 @@ impl BlockSummary {
         )];
         if self.unprobed_processes > 0 {
             lines.push(format!(
-                "  followed processes without a function that has the name of an allocator's: {}; \
-                 their blocks are missing, and -H growth needs no name",
+                "  followed processes without a function that has the name of an allocator's, or whose \
+                 first thread had exited: {}; their blocks are missing, and -H growth needs neither",
                 self.unprobed_processes
             ));
         }

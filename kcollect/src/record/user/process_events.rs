@@ -47,7 +47,7 @@ impl UserSpace {
         self.allocators.forked(pid, parent);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
-        let mapped = self.code.mapped_by(pid);
+        let mapped = self.code.code_areas(pid);
         let makes_code = mapped.iter().any(|mapping| is_anonymous(&mapping.file));
         let known = self.tracker.with_pid(parent);
         let known = known.and_then(|parent| parent.parent_maps.as_deref());
@@ -106,7 +106,9 @@ impl UserSpace {
 
     /// Records that `pid` maps a file for execution.
     pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at_ns: Nanos) {
-        if let Some(instance) = self.tracker.instance(pid) {
+        // The kernel reports such a file again when its protection changes, with the code in it.
+        let made_code = self.code.objects.is_made_code(&mapping.file);
+        if let Some(instance) = self.tracker.instance(pid).filter(|_| !made_code) {
             router.mapped(instance, at_ns, &mapping);
         }
         self.code.spaces.mapped(pid, mapping, at_ns);

@@ -11,7 +11,8 @@ use experiment_format::units::Nanos;
 use host::load::STARTER_NAME;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{
-    Descriptors, InterruptedCalls, Operation, ProcLookup, RegisteredFiles, Sockets,
+    DescriptorTables, Descriptors, InterruptedCalls, Operation, ProcLookup, RegisteredFiles,
+    Sockets,
 };
 use user_collector::memory::Memory;
 use user_collector::process::instance_of;
@@ -26,7 +27,7 @@ use crate::record::route::Router;
 /// The descriptors and memory of the processes whose calls are traced.
 #[derive(Debug, Default)]
 pub(super) struct TracedProcesses {
-    processes: HashMap<Pid, Descriptors>,
+    descriptors: DescriptorTables,
     sockets: Sockets,
     files: RegisteredFiles,
     memory: HashMap<Pid, Memory>,
@@ -53,28 +54,24 @@ impl TracedProcesses {
     /// Records that a process executed a program.
     pub(super) fn executed(&mut self, pid: Pid) {
         self.load = self.load.filter(|load| *load != pid);
+        self.descriptors.executed(pid);
     }
 
     /// Adds a process, which has the descriptors of its parent.
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
-        self.processes.remove(&pid);
         self.memory.remove(&pid);
-        if let Some(descriptors) = self.processes.get(&parent) {
-            let child = descriptors.forked();
-            self.processes.insert(pid, child);
-        }
+        self.descriptors.forked(pid, parent);
     }
 
     /// Drops a process that exited.
     pub(super) fn exited(&mut self, pid: Pid) {
-        self.processes.remove(&pid);
+        self.descriptors.exited(pid);
         self.memory.remove(&pid);
     }
 
     /// Begins another experiment, in which no descriptor has a name yet.
     pub(super) fn on_rotation(&mut self) {
-        let processes = self.processes.values_mut();
-        processes.for_each(Descriptors::on_rotation);
+        self.descriptors.start_experiment();
     }
 
     /// What a call did, as events of its thread with their times.
@@ -92,14 +89,13 @@ impl TracedProcesses {
         }
         let (sockets, files) = (&mut self.sockets, &self.files);
         let inherits = self.inherits.take_if(|load| *load == pid);
-        let descriptors = self.processes.entry(pid).or_insert_with(|| match inherits {
-            Some(_) => {
-                let ours = Pid(std::process::id());
-                Descriptors::inherited(&mut ProcLookup::new(ours, sockets, files))
-            }
-            None => Descriptors::default(),
+        let found = inherits.map(|_| {
+            let ours = Pid(std::process::id());
+            let look = &mut ProcLookup::new(ours, Tid(ours.0), sockets, files);
+            Descriptors::inherited(look)
         });
-        let operations = descriptors.apply(call, &mut ProcLookup::new(pid, sockets, files));
+        let look = &mut ProcLookup::new(pid, call.header.tid(), sockets, files);
+        let operations = self.descriptors.apply(call, look, found);
         let event = |operation: Operation| {
             let at_ns = operation.end_ns;
             let call = Box::new(IoCallEvent {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use bpf_abi::CodeFile;
 use bpf_abi::layout::{MAX_USER_FRAMES, RED_ZONE_BYTES, REGISTERS, STACK_POINTER};
 use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
+use bpf_abi::{CodeFile, RecordHeader};
 use experiment_format::ids::Pid;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::Ticks;
@@ -55,6 +55,9 @@ pub struct StackCounts {
     /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
     #[serde(skip_serializing_if = "is_zero")]
     pub exiting: Ticks,
+    /// Ticks of the kernel's workers in a process, which never run user code.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub user_workers: Ticks,
     /// Ticks with a frame that was unwound by its frame pointer.
     #[serde(skip_serializing_if = "is_zero")]
     pub via_frame_pointer: Ticks,
@@ -68,8 +71,8 @@ fn is_zero(ticks: &Ticks) -> bool {
 }
 
 impl StackCounts {
-    /// Adds ticks with a user stack, or without, of a thread that ends or doesn't.
-    pub fn add(&mut self, stack: Option<&UserStack>, exiting: bool, ticks: Ticks) {
+    /// Adds ticks of a thread, with or without a user stack.
+    pub fn add(&mut self, stack: Option<&UserStack>, thread: &RecordHeader, ticks: Ticks) {
         match stack {
             Some(stack) => {
                 *self.by_end.entry(stack.end).or_default() += ticks;
@@ -80,7 +83,8 @@ impl StackCounts {
                 };
                 self.via_scan += if stack.via_scan { ticks } else { Ticks::ZERO };
             }
-            None if exiting => self.exiting += ticks,
+            None if thread.user_worker => self.user_workers += ticks,
+            None if thread.exiting => self.exiting += ticks,
             None => self.missing += ticks,
         }
     }
@@ -106,6 +110,7 @@ impl StackCounts {
         }
         self.missing += other.missing;
         self.exiting += other.exiting;
+        self.user_workers += other.user_workers;
         self.via_frame_pointer += other.via_frame_pointer;
         self.via_scan += other.via_scan;
     }

@@ -42,6 +42,7 @@ fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCallRe
         begin_ns: 1000,
         result,
         arguments: [arguments[0], arguments[1], arguments[2], 0].map(i64::cast_unsigned),
+        files: 0,
         call: number as u32,
         table: CallTable::Native,
         call_site: 1,
@@ -178,8 +179,8 @@ fn a_child_has_the_descriptors_of_its_parent() {
         ..Process::default()
     };
     assert!(Arc::ptr_eq(
-        &child.descriptors.open,
-        &parent.descriptors.open
+        &child.descriptors.table.open,
+        &parent.descriptors.table.open
     ));
     assert_eq!(
         child.call(libc::SYS_read, [3, 0, 0], 1, b""),
@@ -206,7 +207,7 @@ fn another_experiment_has_the_names_again() {
     let mut process = Process::default();
     process.call(libc::SYS_openat, [-100, 0, 0], 3, b"/a");
     for _ in 0..2 {
-        process.descriptors.on_rotation();
+        process.descriptors.start_experiment();
         let read = [libc::SYS_read, 3];
         let twice = [(); 2].map(|()| process.call(read[0], [read[1], 0, 0], 1, b""));
         assert_eq!(twice, ["said Open 3 /a; Read 3 1 bytes", "Read 3 1 bytes"]);
@@ -284,6 +285,32 @@ fn sockets_are_named_by_their_ends() {
         process.call(libc::SYS_pipe2, [0, 0, 0], 0, &both),
         "Open 7 pipe:[12]; said Open 8 pipe"
     );
+}
+
+/// A descriptor that was closed by an exec and one that came in a message may have the same number.
+#[test]
+fn after_an_exec_messages_may_bring_any_descriptor() {
+    let mut process = Process::default();
+    let open = |process: &mut Process, number, path| {
+        process.call(libc::SYS_openat, [-100, 0, 0], number, path);
+    };
+    open(&mut process, 3, b"/a");
+    open(&mut process, 4, b"/b");
+    process.descriptors.table.executed();
+    let read = |process: &mut Process, number| process.call(libc::SYS_read, [number, 0, 0], 1, b"");
+    process.proc.0.insert(4, "/c");
+    // Nothing else can have come there yet.
+    assert_eq!(read(&mut process, 4), "Read 4 1 bytes");
+    process.call(libc::SYS_recvmsg, [9, 0, 0], -11, b"");
+    assert_eq!(read(&mut process, 4), "Read 4 1 bytes");
+    process.call(libc::SYS_recvmsg, [9, 0, 0], 1, b"");
+    assert_eq!(read(&mut process, 4), "said Open 4 /c; Read 4 1 bytes");
+    assert_eq!(read(&mut process, 4), "Read 4 1 bytes");
+    // It is gone by now, and its last name is the best that is known.
+    assert_eq!(read(&mut process, 3), "Read 3 1 bytes");
+    open(&mut process, 4, b"/d");
+    process.proc.0.insert(4, "/e");
+    assert_eq!(read(&mut process, 4), "Read 4 1 bytes");
 }
 
 /// The numbers are from `include/uapi/linux/io_uring.h`.
@@ -366,7 +393,7 @@ fn a_registered_file_has_its_name() {
             "Read 1073741824 9 bytes",
         ]
     );
-    process.descriptors.on_rotation();
+    process.descriptors.start_experiment();
     assert_eq!(
         process.operation_on(22, [place, 0, 2, 0], 9),
         "said Open 1073741824 /tmp/b; Read 1073741824 9 bytes"

@@ -2,7 +2,7 @@ use std::io::Write as _;
 
 use super::super::code_reader::locked;
 use super::*;
-use crate::space::{FileIdentity, MappedFile};
+use crate::space::MappedFile;
 
 fn reader() -> CodeReader {
     CodeReader::start(root()).unwrap()
@@ -29,11 +29,7 @@ fn mapping(start: u64, end: u64, path: &[u8]) -> Mapping {
         start,
         end,
         offset: 0,
-        file: Arc::new(MappedFile {
-            path: path.into(),
-            build_id: Box::default(),
-            identity: FileIdentity::default(),
-        }),
+        file: MappedFile::named(path),
     }
 }
 

@@ -6,7 +6,7 @@ use experiment_format::ids::Pid;
 
 use super::super::jitdump::tests::{header, load};
 use super::*;
-use crate::space::{FileIdentity, MappedFile};
+use crate::space::MappedFile;
 
 const MS: u64 = 1_000_000;
 
@@ -24,7 +24,7 @@ fn trial() -> Trial {
     let proc = ProcDir::open(Pid(std::process::id())).unwrap();
     let facts = ProcessFacts::read(&proc);
     let mut watch = JitWatch::open(proc, &facts, Nanos(100), &SharedJit::default()).unwrap();
-    watch.path.clone_from(&path);
+    watch.map.path.clone_from(&path);
     Trial {
         _dir: dir,
         path,
@@ -35,16 +35,11 @@ fn trial() -> Trial {
 
 /// Memory in which there may be functions.
 fn anonymous() -> Mapping {
-    let file = MappedFile {
-        path: (*b"//anon").into(),
-        build_id: Box::default(),
-        identity: FileIdentity::default(),
-    };
     Mapping {
         start: 0x1000,
         end: 0x2000,
         offset: 0,
-        file: Arc::new(file),
+        file: MappedFile::named(b"//anon"),
     }
 }
 
@@ -196,7 +191,7 @@ fn a_refusal_is_kept() {
 }
 
 #[test]
-fn a_dump_is_read_in_the_place_of_the_map() {
+fn what_is_in_the_dump_too_is_not_taken_from_the_map() {
     let mut trial = trial();
     trial.append(b"10 8 a\nbad\n");
     assert_eq!(trial.poll(Nanos(1000)), ["100+a"]);
@@ -214,15 +209,15 @@ fn a_dump_is_read_in_the_place_of_the_map() {
     };
     assert!(mapped(&mut trial.watch, &other).is_empty());
     assert!(mapped(&mut trial.watch, &dump).is_empty());
-    trial.append(b"60 8 unread\n");
+    trial.append(b"10 8 hidden\n60 8 only\n39 10 hidden\n");
     assert_eq!(
         trial.poll(Nanos(2000)),
-        ["100+early", "1500-10", "1501+b", "2000+late"]
+        ["100+early", "1500-10", "1501+b", "2000+late", "1501+only"]
     );
     assert_eq!(trial.watch.counts().bad, 1);
     assert_eq!(
         shown(trial.watch.executed(Nanos(3000), &SharedJit::default()).0).len(),
-        3
+        4
     );
 }
 
@@ -354,10 +349,7 @@ fn child_has_what_its_parents_dump_had_before_the_fork() {
     ];
     fs::write(&path, dump.concat()).unwrap();
     let mut mapping = anonymous();
-    mapping.file = Arc::new(MappedFile {
-        path: path.as_os_str().as_bytes().into(),
-        ..MappedFile::clone(&mapping.file)
-    });
+    mapping.file = MappedFile::named(path.as_os_str().as_bytes());
     let inherited = trial.watch.inherit(&[], &[mapping], Nanos(50));
     assert_eq!(shown(inherited), ["100+before"]);
 }

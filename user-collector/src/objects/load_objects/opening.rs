@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use bpf_abi::CodeFile;
 use experiment_format::elf::ElfSource;
 use experiment_format::ids::Pid;
+use object::elf::ELFMAG;
 
 use super::super::{Backing, ObjectId};
 use super::{LoadObject, LoadObjects, TOO_MANY_OPEN, VDSO};
@@ -35,7 +36,7 @@ impl LoadObjects {
             .opener
             .run(directory, move || open(pid, &family, &wanted))
             .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
-        let (file, code_file) = match opened {
+        let (file, code_file, is_elf) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 self.counts.failed += 1;
@@ -46,6 +47,7 @@ impl LoadObjects {
                 });
             }
         };
+        self.note_kind(&mapping.file, is_elf);
         if let Some(known) = self.opened.get(&code_file) {
             return *known;
         }
@@ -96,7 +98,7 @@ impl LoadObjects {
                 opened
                     .ok()
                     .and_then(Result::ok)
-                    .map(|(file, _)| file)
+                    .map(|(file, ..)| file)
                     .filter(|file| may_hold(file, Share::Half))
                     .map(ElfSource::File)
             }
@@ -132,9 +134,10 @@ impl LoadObjects {
     }
 }
 
-/// Returns the mapped file and its identity. It is opened through the process that maps
-/// it, or else through one of its relatives. The error is from the attempt through the process.
-fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile), String> {
+/// Opens the mapped file. Returns it with its identity and whether it has the header of ELF. It is
+/// opened through the process that maps it, or else through one of its relatives. The error is from
+/// the attempt through the process.
+fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile, bool), String> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);
     for relative in relatives {
@@ -145,7 +148,9 @@ fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFil
     }
     let file = opened.map_err(|error| error.to_string())?.file;
     let code_file = code_file(&file).map_err(|error| error.to_string())?;
-    Ok((file, code_file))
+    let mut magic = [0; 4];
+    let read = file.read_exact_at(&mut magic, 0);
+    Ok((file, code_file, read.is_ok() && magic == ELFMAG))
 }
 
 nix::ioctl_read!(
