@@ -66,6 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "allocations",
         "leaderless",
         "shared_files",
+        "other_stack",
         "sampled",
     ] {
         compile(name, name, &[THREADED])?;

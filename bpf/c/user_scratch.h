@@ -72,7 +72,7 @@ struct user_scratch {
 	struct unwind_scan scan;
 	__u32 end; /* enum unwind_end */
 	__u32 via_frame_pointer;
-	__u32 via_scan;
+	__u32 via_scan; /* as in the record */
 	__u32 scan_words;    /* left for scans */
 	__u32 scan_wanted;   /* see step_without_rule() */
 	__u32 own_looked_up; /* the thread's own stack was, for code without a table */

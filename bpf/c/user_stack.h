@@ -173,7 +173,8 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	out->record.header.flags |= FLAG_STACK_COPY;
 	out->record.header.frames = at.index;
 	out->record.via_frame_pointer &= !!out->unwound;
-	out->record.via_scan &= !!out->unwound;
+	if (!out->unwound)
+		out->record.via_scan = 0;
 }
 
 /* Returns whether the process of a thread is followed, as far as is known. */
@@ -197,6 +198,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	user_registers(regs, &out->state.pc, out->state.registers);
 	out->state.known = (1 << UNWIND_REGISTERS) - 1;
 	out->state.exact = 1;
+	out->state.descents = 0;
 	out->state.bx_at = 0;
 	out->depth = 0;
 	out->via_frame_pointer = 0;
@@ -245,6 +247,8 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 		out->depth = 0;
 		out->pending = 0;
 	}
+	if (out->end == UNWIND_COMPLETE && out->via_scan & UNCONFIRMED)
+		out->end = UNWIND_UNVERIFIED;
 	out->record.header.frames = out->depth;
 	out->record.end = out->end;
 	out->record.via_frame_pointer = out->via_frame_pointer;

@@ -226,10 +226,13 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 		kc_find_own_stack(out->index);
 	out->scan_depth = 0;
 	end = unwind_without_rule(&out->scan, &out->state, reader, out, !reader, &sure);
-	if (sure || reader)
+	if (sure || reader) {
 		out->via_frame_pointer = 1;
-	else
+		if (!sure && end == UNWIND_CONTINUES)
+			out->via_scan |= UNCONFIRMED;
+	} else {
 		out->scan_wanted = 1;
+	}
 	return end;
 }
 
@@ -302,6 +305,8 @@ static __always_inline int scan_again(struct user_scratch *out)
 		out->scan_depth = 0;
 		return 1;
 	}
+	if (unwind_is_unconfirmed(&out->scan))
+		out->via_scan |= UNCONFIRMED;
 	unwind_end_scan(&out->scan, &out->state, out->end);
 	return 0;
 }
@@ -317,8 +322,10 @@ static __always_inline int scan(struct user_scratch *out, struct task_struct *ta
 	if (unwind_begin_outermost(&out->scan, out->end))
 		scan_words(out);
 	out->end = unwind_end_scan(&out->scan, &out->state, out->end);
+	if (out->end == UNWIND_CONTINUES && unwind_is_unconfirmed(&out->scan))
+		out->via_scan |= UNCONFIRMED;
 	if (out->scan.call != CALL_NONE) {
-		out->via_scan = 1;
+		out->via_scan |= VIA_SCAN;
 		out->scan_depth = out->depth;
 		return 0;
 	}

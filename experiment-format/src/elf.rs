@@ -35,9 +35,9 @@ mod symbols;
 
 use object::Endianness;
 use object::elf::{
-    ELFCLASS32, ELFCLASS64, ELFDATA2LSB, ELFDATA2MSB, ELFMAG, FileHeader32, FileHeader64, Machine,
-    PN_XNUM, ProgramFlags, ProgramHeader64, ProgramType, SHF_COMPRESSED, SHN_XINDEX, SectionFlags,
-    SectionType,
+    ELFCLASS32, ELFCLASS64, ELFDATA2LSB, ELFDATA2MSB, ELFMAG, FileHeader32, FileHeader64, FileType,
+    Machine, PN_XNUM, ProgramFlags, ProgramHeader64, ProgramType, SHF_COMPRESSED, SHN_XINDEX,
+    SectionFlags, SectionType,
 };
 use object::pod::{Pod, from_bytes, slice_from_bytes};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
@@ -207,6 +207,8 @@ pub struct ElfFile<B> {
     wide: bool,
     endian: Endianness,
     machine: Machine,
+    kind: FileType,
+    entry: u64,
     segments: HeaderTable,
     sections: HeaderTable,
     names_index: u16,
@@ -285,6 +287,8 @@ impl<B: ElfBytes> ElfFile<B> {
             wide: header.is_type_64(),
             endian,
             machine: header.e_machine(endian),
+            kind: header.e_type(endian),
+            entry: header.e_entry(endian).into(),
             segments: HeaderTable {
                 offset: header.e_phoff(endian).into(),
                 count: header.e_phnum(endian),
@@ -321,6 +325,18 @@ impl<B: ElfBytes> ElfFile<B> {
     #[must_use]
     pub fn machine(&self) -> Machine {
         self.machine
+    }
+
+    /// Returns the kind of file: a program, a library, ….
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    /// Returns the address at which the program begins; 0 in most libraries.
+    #[must_use]
+    pub fn entry(&self) -> u64 {
+        self.entry
     }
 
     /// Returns the length of the file, bytes.

@@ -8,6 +8,7 @@
 
 mod mapped;
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
@@ -97,7 +98,7 @@ proptest! {
     #[test]
     fn any_bytes_as_frame_information(data in proptest::collection::vec(any::<u8>(), 0..4096)) {
         for frames in [FrameInfo::Eh { data: &data, address: 0 }, FrameInfo::Debug { data: data.as_slice().into() }] {
-            let sections = UnwindSections { frames, text: 0, got: 0, executable: std::iter::once(0..u64::MAX).collect(), go: None };
+            let sections = UnwindSections { frames, text: 0, got: 0, executable: std::iter::once(0..u64::MAX).collect(), debug_frames: Cow::default(), thread_starts: Vec::new(), go: None };
             let _ = UnwindTable::of_sections(&sections, &mut UnwindRules::new());
         }
     }

@@ -14,6 +14,7 @@ use gimli::write::{
     FrameDescriptionEntry, FrameTable,
 };
 use gimli::{LittleEndian, Register, X86_64};
+use std::borrow::Cow;
 use user_collector::unwind::{
     Base, Cfa, FrameInfo, FramePointer, FrameRule, MAX_CIE_BYTES, Rbx, ReturnAddress, TableSummary,
     Unsupported, UnwindRule, UnwindRules, UnwindSections, UnwindTable,
@@ -51,6 +52,8 @@ fn sections(data: &[u8]) -> UnwindSections<'_> {
         text: 0,
         got: 0,
         executable,
+        debug_frames: Cow::default(),
+        thread_starts: Vec::new(),
         go: None,
     }
 }
@@ -462,4 +465,48 @@ fn a_file_without_frame_information_has_an_empty_table() {
     };
     let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
     assert_eq!((table, summary.fdes), (UnwindTable::default(), 0));
+}
+
+/// If both sections have a function, `.eh_frame` counts.
+#[test]
+fn eh_frame_and_debug_frame_by_address() {
+    let mut table = FrameTable::default();
+    let cie = table.add_cie(cie());
+    for (start, height) in [(START, 24), (START + 0x100, 32)] {
+        let mut fde = FrameDescriptionEntry::new(Address::Constant(start), 0x100);
+        fde.add_instruction(0, Cfi::CfaOffset(height));
+        table.add_fde(cie, fde);
+    }
+    let mut debug = gimli::write::DebugFrame(EndianVec::new(LittleEndian));
+    table.write_debug_frame(&mut debug).unwrap();
+    let eh = section(self::cie(), &[&[]]);
+    let sections = UnwindSections {
+        debug_frames: debug.slice().into(),
+        ..sections(&eh)
+    };
+    let mut rules = UnwindRules::new();
+    let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
+    let rule = |pc| table.lookup(&rules, pc).copied();
+    assert_eq!(rule(START), frame(sp(8), FramePointer::Same));
+    assert_eq!(rule(START + 0x100), frame(sp(32), FramePointer::Same));
+    assert_eq!((summary.fdes, summary.unread), (3, 0));
+}
+
+/// A thread's start may be a whole function, a part of one, or code without rules.
+#[test]
+fn thread_starts_have_no_caller() {
+    let data = section(cie(), &[&[], &[]]);
+    let second = START + 0x1000;
+    let sections = UnwindSections {
+        thread_starts: vec![START..START + 8, second + 8..second + 16, 0x1000..0x1010],
+        ..sections(&data)
+    };
+    let mut rules = UnwindRules::new();
+    let (table, _) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
+    let rule = |pc| table.lookup(&rules, pc).copied();
+    for pc in [START, START + 0xff, second + 8, second + 15, 0x1000, 0x100f] {
+        assert_eq!(rule(pc), Some(UnwindRule::Stop), "{pc:#x}");
+    }
+    assert_eq!(rule(second), frame(sp(8), FramePointer::Same));
+    assert_eq!(rule(0x1020), None);
 }

@@ -72,10 +72,11 @@ __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_ru
 			      struct native_reader *reader, const struct unwind_scan *scan);
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
 				   struct unwind_scan *scan, __u32 no_table, __u32 *words,
-				   __u32 *via_scan);
+				   __u32 *via_scan, __u32 *unconfirmed);
 
 __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
-				 struct unwind_scan *scan, __u32 *words, __u32 *end);
+				 struct unwind_scan *scan, __u32 *words, __u32 *end,
+				 __u32 *unconfirmed);
 
 __u64 kcollect_unwind_address(const struct unwind_state *state)
 {
@@ -113,7 +114,7 @@ void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_
  * than a scan may look at. */
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
 				   struct unwind_scan *scan, __u32 no_table, __u32 *words,
-				   __u32 *via_scan)
+				   __u32 *via_scan, __u32 *unconfirmed)
 {
 	__u32 outermost = SCAN_WORDS;
 	enum unwind_end end;
@@ -122,25 +123,30 @@ __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_rea
 	scan->no_table = no_table;
 	end = unwind_without_rule(scan, state, reader, reader, true, &sure);
 	*via_scan = 0;
+	*unconfirmed = 0;
 	if (sure)
 		return end;
 	scan_words(scan, reader, words);
 	if (unwind_begin_outermost(scan, end))
 		scan_words(scan, reader, &outermost);
 	*via_scan = scan->call != CALL_NONE;
-	return unwind_end_scan(scan, state, end);
+	end = unwind_end_scan(scan, state, end);
+	*unconfirmed = end == UNWIND_CONTINUES && unwind_is_unconfirmed(scan);
+	return end;
 }
 
 /* Continues the last scan if the caller that it found led nowhere, and returns whether it did.
  * `end` is how the stack ended, or that it continues. */
 __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
-				 struct unwind_scan *scan, __u32 *words, __u32 *end)
+				 struct unwind_scan *scan, __u32 *words, __u32 *end,
+				 __u32 *unconfirmed)
 {
 	if (!unwind_scan_failed(scan, *end, state, reader))
 		return 0;
 	unwind_resume_scan(scan);
 	scan_words(scan, reader, words);
 	*end = unwind_end_scan(scan, state, *end);
+	*unconfirmed = *end == UNWIND_CONTINUES && unwind_is_unconfirmed(scan);
 	return 1;
 }
 
@@ -338,6 +344,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(unwind_state, registers)
 	FIELD(unwind_state, known)
 	FIELD(unwind_state, exact)
+	FIELD(unwind_state, descents)
 	FIELD(unwind_state, bx_at)
 
 	SIZE(unwind_scan)
@@ -462,6 +469,7 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(UNWIND_UNREADABLE)
 	NUMBER(UNWIND_NOT_ASCENDING)
 	NUMBER(UNWIND_EXECUTING)
+	NUMBER(UNWIND_UNVERIFIED)
 	NUMBER(UNWIND_ENDS)
 
 	NUMBER(CFA_ABSENT)
@@ -476,6 +484,8 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(RA_AT)
 	NUMBER(RA_INTERRUPTED)
 	NUMBER(RA_REGISTER)
+	NUMBER(VIA_SCAN)
+	NUMBER(UNCONFIRMED)
 	NUMBER(UNWIND_CFA)
 	NUMBER(UNWIND_SAME)
 	NUMBER(UNWIND_LOST)

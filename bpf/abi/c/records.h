@@ -164,6 +164,10 @@ struct thread_record {
 	__u32 user;		     /* effective user id, initial user namespace */
 };
 
+/* Bits of user_return_record.via_scan. */
+#define VIA_SCAN    1
+#define UNCONFIRMED 2
+
 /* A thread returns to user mode, or was there, and records with this number were sent before: this
  * is the user stack of all of them. Followed by `frames` 64-bit words: the user stack, leaf first,
  * callers as addresses inside the call. The last part of it may be a stack copy: 16 general
@@ -186,7 +190,9 @@ struct user_return_record {
 	__u16 unwound; /* number of frames before it */
 	__u16 known;   /* a bit for each register of the frame that is known */
 	__u8 exact;    /* its pc is where it was interrupted, not a return address */
-	__u8 via_scan; /* of the frames: a caller was found by a scan of the stack */
+	/* Of the frames: a caller was found by a scan of the stack (VIA_SCAN), and by one, or by a
+	 * frame pointer, that nothing confirms (UNCONFIRMED). */
+	__u8 via_scan;
 };
 
 /* A counter overflowed while the thread was on the CPU. Followed by `frames` 64-bit addresses: the

@@ -40,6 +40,9 @@
 #define UNWIND_FP_UNSURE (1 << 16)
 /* The frame pointer was found by following another one. */
 #define UNWIND_FP_CHAIN (1 << 17)
+/* How often a rule may lead to a lower address, which is on another stack. Rules that lead in a
+ * circle do so each time round, so the unwind ends. */
+#define MAX_DESCENTS 16
 /* In place of a register number: relative to the canonical frame address. */
 #define UNWIND_CFA 255
 /* Of rbx alone: it is unchanged, or not known. */
@@ -87,7 +90,7 @@ struct unwind_rule {
 enum unwind_end {
 	/* It does not end: there is a caller. */
 	UNWIND_CONTINUES,
-	/* At the thread's first function. */
+	/* At the thread's first function, as its rule says. */
 	UNWIND_COMPLETE,
 	/* There was no space for more frames. */
 	UNWIND_DEPTH_LIMIT,
@@ -105,6 +108,9 @@ enum unwind_end {
 	UNWIND_NOT_ASCENDING,
 	/* There is no user stack: its program was replaced by another, which has not begun. */
 	UNWIND_EXECUTING,
+	/* There is no caller, but some may be missing: the last function is not known to be where
+	 * threads begin, or a step was by a scan or a frame pointer that nothing confirms. */
+	UNWIND_UNVERIFIED,
 	UNWIND_ENDS,
 };
 
@@ -112,7 +118,8 @@ struct unwind_state {
 	__u64 pc;
 	__u64 registers[UNWIND_REGISTERS]; /* by DWARF number */
 	__u32 known; /* a bit for each of them, UNWIND_FP_UNSURE, UNWIND_FP_CHAIN */
-	__u32 exact; /* pc is where it was interrupted, not a return address */
+	__u16 exact;	/* pc is where it was interrupted, not a return address */
+	__u16 descents; /* how often a rule has led to a lower address */
 	__u64 bx_at; /* where rbx is saved, which is not read yet; or 0 */
 };
 
@@ -172,11 +179,12 @@ static __always_inline enum unwind_end unwind_go_to(struct unwind_state *state, 
 						    __u32 kept)
 {
 	/*
-	 * A first function without a rule that says so has 0 for a return address. But a call of a
-	 * null pointer is interrupted at 0, and it has a caller.
+	 * A first function without a rule that says so has 0 for a return address, and so may any
+	 * word that was taken for one. But a call of a null pointer is interrupted at 0, and it has
+	 * a caller.
 	 */
 	if (!pc && !interrupted)
-		return UNWIND_COMPLETE;
+		return UNWIND_UNVERIFIED;
 	state->pc = pc;
 	state->registers[UNWIND_SP] = sp;
 	state->registers[UNWIND_FP] = fp;
@@ -206,6 +214,7 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	bool has_fp = state->known >> UNWIND_FP & 1;
 	__u32 kept = UNWIND_UNSAVED;
 	enum unwind_end end;
+	bool descends;
 
 	switch (rule->cfa_kind) {
 	case CFA_ABSENT:
@@ -241,12 +250,20 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 		if (unwind_read(reader, base + 8 * (__s64)rule->ra_words, &pc))
 			return UNWIND_UNREADABLE;
 	}
-	if (state->known & UNWIND_FP_UNSURE) {
-		if (rule->cfa_register == UNWIND_FP && unwind_after_call(reader, pc) <= 0)
-			return UNWIND_UNSUPPORTED;
-		if (rule->fp_kind == FP_SAME)
-			kept |= UNWIND_FP_UNSURE;
-	}
+	/*
+	 * A function may call on another stack, which may lie above its own. Then its frame is by
+	 * another register than the stack pointer, and its return address is after a call.
+	 */
+	sp = state->registers[UNWIND_SP];
+	descends = cfa < sp && rule->ra_kind != RA_INTERRUPTED;
+	if (descends && (rule->ra_kind != RA_AT || rule->cfa_register == UNWIND_SP || cfa & 7 ||
+			 state->descents >= MAX_DESCENTS))
+		return UNWIND_NOT_ASCENDING;
+	if (descends || (state->known & UNWIND_FP_UNSURE && rule->cfa_register == UNWIND_FP))
+		if (unwind_after_call(reader, pc) <= 0)
+			return descends ? UNWIND_NOT_ASCENDING : UNWIND_UNSUPPORTED;
+	if (state->known & UNWIND_FP_UNSURE && rule->fp_kind == FP_SAME)
+		kept |= UNWIND_FP_UNSURE;
 	if (rule->fp_kind == FP_AT) {
 		has_fp = !unwind_base(state, rule->fp_base, cfa, &base) &&
 			 !unwind_read(reader, base + rule->fp_offset, &fp);
@@ -263,9 +280,9 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	 * A signal handler may have a stack of its own, anywhere. And a function that has popped
 	 * its return address, as vfork does, has its caller's stack pointer.
 	 */
-	sp = state->registers[UNWIND_SP];
-	if ((cfa < sp && rule->ra_kind != RA_INTERRUPTED) || (cfa == sp && rule->ra_kind == RA_AT))
+	if (cfa == sp && rule->ra_kind == RA_AT)
 		return UNWIND_NOT_ASCENDING;
+	state->descents += descends;
 	end = unwind_go_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
 			   rule->ra_kind == RA_INTERRUPTED ? 0 : kept);
 	state->bx_at = bx_at;
@@ -333,7 +350,7 @@ unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, b
 		return UNWIND_NO_TABLE;
 	*sure = !fp && chain;
 	if (!fp)
-		return UNWIND_COMPLETE;
+		return UNWIND_UNVERIFIED;
 	/* Go's runtime.systemstack calls on the thread's stack with the frame pointer of the
 	 * goroutine's stack. */
 	if (fp & 7 || (fp < sp && !leaves && (state->exact || text != TEXT_SYSTEMSTACK)))

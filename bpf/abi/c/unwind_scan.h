@@ -83,7 +83,9 @@ struct unwind_scan {
 	__u32 call; /* enum unwind_call */
 	__u64 caller_pc, caller_sp, caller_fp;
 	__u32 caller_known;
-	__u32 ended; /* the stack ends where the scan did */
+	__u32 ended;	      /* the stack ends where the scan did */
+	__u32 passes;	      /* a word may be the return address of a caller without rules */
+	__u32 caller_skips;   /* there was one before the caller, so that callers may be missing */
 	/* Of the caller that is tried. */
 	struct unwind_state trial;
 	struct unwind_rule rule, next_rule;
@@ -147,6 +149,8 @@ static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
 		scan->known |= 1 << UNWIND_FP | UNWIND_FP_UNSURE;
 	scan->call = CALL_NONE;
 	scan->ended = 0;
+	scan->passes = 0;
+	scan->caller_skips = 0;
 	scan->saves = 0;
 	__builtin_memset(scan->saved, 0, sizeof(scan->saved));
 	unwind_look_back(scan, state);
@@ -256,7 +260,7 @@ static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *read
 		scan->trial.pc = address;
 		scan->trial.registers[UNWIND_SP] = sp;
 		scan->trial.registers[UNWIND_FP] = scan->trial_fp;
-		scan->trial.exact = 0;
+		scan->trial.exact = scan->trial.descents = 0;
 		scan->trial.bx_at = 0;
 		if (unwind_rule_leads_on(scan, reader, finder))
 			return true;
@@ -279,7 +283,7 @@ static __always_inline bool unwind_caller_leads_on(struct unwind_scan *scan,
 	scan->trial.registers[UNWIND_SP] = caller->registers[UNWIND_SP];
 	scan->trial.registers[UNWIND_FP] = caller->registers[UNWIND_FP];
 	scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP;
-	scan->trial.exact = 0;
+	scan->trial.exact = scan->trial.descents = 0;
 	scan->trial.bx_at = 0;
 	return unwind_rule_leads_on(scan, reader, finder);
 }
@@ -320,6 +324,7 @@ static __always_inline void unwind_take_caller(struct unwind_scan *scan, enum un
 					       __u64 address)
 {
 	scan->call = call;
+	scan->caller_skips = scan->passes || scan->kind == SCAN_OUTERMOST;
 	scan->caller_pc = scan->word;
 	scan->caller_sp = address + 8;
 	scan->caller_fp = scan->fp;
@@ -369,7 +374,7 @@ static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void 
 	scan->trial.pc = scan->word;
 	scan->trial.registers[UNWIND_SP] = address + 8;
 	scan->trial.known = 1 << UNWIND_SP;
-	scan->trial.exact = 0;
+	scan->trial.exact = scan->trial.descents = 0;
 	scan->trial.bx_at = 0;
 	scan->next_rule.cfa_kind = CFA_ABSENT;
 	if (!unwind_rule_leads_on(scan, reader, finder) || scan->next_rule.cfa_kind != CFA_STOP)
@@ -387,6 +392,7 @@ static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *re
 	int none = unwind_read_candidate(scan, reader, address);
 	enum unwind_call call;
 	__u64 word;
+	int found;
 
 	if (none) {
 		scan->ended = none < 0;
@@ -395,7 +401,10 @@ static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *re
 	word = scan->word;
 	if (word - address < SCAN_SAVED_BYTES)
 		scan->saved[scan->saves++ & (SCAN_SAVED - 1)] = word;
-	if (unwind_rule_at(finder, word - 1, &scan->rule) <= 0)
+	found = unwind_rule_at(finder, word - 1, &scan->rule);
+	if (!found && !scan->passes && unwind_after_call(reader, word) > 0)
+		scan->passes = 1;
+	if (found <= 0)
 		return 0;
 	call = unwind_call_before(scan, reader, finder, word);
 	if (call <= scan->call || !unwind_does_lead_on(scan, reader, finder, word, address + 8))
@@ -429,7 +438,8 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, enum unwind_end end,
 					       const struct unwind_state *state, void *reader)
 {
-	if (end == UNWIND_COMPLETE || end == UNWIND_DEPTH_LIMIT || scan->kind == SCAN_OUTERMOST)
+	if (end == UNWIND_COMPLETE || end == UNWIND_UNVERIFIED || end == UNWIND_DEPTH_LIMIT ||
+	    scan->kind == SCAN_OUTERMOST)
 		return false;
 	return end != UNWIND_NO_MAPPING || unwind_after_call(reader, state->pc) <= 0;
 }
@@ -463,6 +473,13 @@ static __always_inline bool unwind_take_saved_fp(const struct unwind_scan *scan,
 	return true;
 }
 
+/* Returns whether nothing confirms the caller after a scan: one that it found may not be the next,
+ * and one by the frame pointer would have needed no scan, unless it leads back. */
+static __always_inline bool unwind_is_unconfirmed(const struct unwind_scan *scan)
+{
+	return scan->call != CALL_NONE ? scan->caller_skips : !scan->leads_back;
+}
+
 /* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without
  * one, which `end` says and `state` has. */
 static __always_inline enum unwind_end
@@ -482,12 +499,12 @@ unwind_end_scan(struct unwind_scan *scan, struct unwind_state *state, enum unwin
 	/* Zero in a register that any code may use ends no stack that continues. But the first
 	 * function of a program, which has no rule in the dynamic linker, calls with the zero that
 	 * the kernel has put there. */
-	if (end == UNWIND_COMPLETE && !scan->ended &&
+	if (end == UNWIND_UNVERIFIED && !scan->ended &&
 	    (state->exact || scan->no_table || other_stack))
 		return UNWIND_NO_TABLE;
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_scan) == 392, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_scan) == 400, "as in unwind/native.rs");
 
 #endif

@@ -43,6 +43,12 @@ pub const STACK_POINTER: u8 = 7;
 /// Max words of a stack in which scans look for return addresses.
 pub const SCAN_STACK_WORDS: u32 = 2048;
 
+/// Bit of [`UserReturnLayout::via_scan`]: a caller was found by a scan of the stack.
+pub const VIA_SCAN: u8 = 1;
+
+/// Likewise: nothing confirms a caller that was found by the frame pointer or a scan.
+pub const UNCONFIRMED: u8 = 2;
+
 /// In place of a register number in a rule: relative to the canonical frame address.
 pub const BASE_CFA: u8 = 255;
 

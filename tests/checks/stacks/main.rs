@@ -3,6 +3,8 @@
 
 mod call_trees;
 mod copied_code;
+mod first_functions;
+mod gdb;
 mod jit;
 mod leaderless;
 mod mappings;

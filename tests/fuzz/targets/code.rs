@@ -47,6 +47,8 @@ pub(super) fn frames(bytes: &[u8]) {
         text: CODE.start,
         got: CODE.end,
         executable: vec![CODE],
+        debug_frames: Cow::default(),
+        thread_starts: Vec::new(),
         go: None,
     };
     let mut rules = UnwindRules::new();
@@ -68,6 +70,8 @@ pub(super) fn go(bytes: &[u8]) {
         text: CODE.start,
         got: CODE.end,
         executable: vec![CODE],
+        debug_frames: Cow::default(),
+        thread_starts: Vec::new(),
         go: Some(GoFunctions {
             table,
             text: CODE.start,

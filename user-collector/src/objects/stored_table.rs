@@ -19,7 +19,7 @@ use crate::unwind::{
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// Version of the format. Raise it with any change of the format, and with any change of the
 /// unwinder that changes a section's table: it is also a part of the key.
-const FORMAT_VERSION: u32 = 6;
+const FORMAT_VERSION: u32 = 7;
 
 /// The beginning of a file.
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -115,6 +115,13 @@ impl TableKey {
             hasher.update(&range.start.to_le_bytes());
             hasher.update(&range.end.to_le_bytes());
         }
+        hasher.update(&(sections.thread_starts.len() as u64).to_le_bytes());
+        for range in &sections.thread_starts {
+            hasher.update(&range.start.to_le_bytes());
+            hasher.update(&range.end.to_le_bytes());
+        }
+        hasher.update(&(sections.debug_frames.len() as u64).to_le_bytes());
+        hasher.update(&sections.debug_frames);
         // Last, so that it needs no length.
         hasher.update(data);
         TableKey(hasher.finalize().into())
@@ -272,6 +279,7 @@ fn elements<T: FromBytes + Immutable + KnownLayout + Unaligned>(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use std::borrow::Cow;
 
     use super::*;
     use crate::unwind::Unsupported;
@@ -353,6 +361,8 @@ mod tests {
             text: 0,
             got: 0,
             executable: Vec::new(),
+            debug_frames: Cow::default(),
+            thread_starts: Vec::new(),
             go: None,
         };
         let (key, empty) = (TableKey::of(&sections), UnwindTable::default());
@@ -387,15 +397,20 @@ mod tests {
             text: 2,
             got: 3,
             executable: vec![4..5, 6..7],
+            debug_frames: Cow::default(),
+            thread_starts: Vec::new(),
             go: None,
         };
         let eh = |data, address| FrameInfo::Eh { data, address };
-        let changes: [fn(&mut UnwindSections<'static>); 6] = [
+        let changes: [fn(&mut UnwindSections<'static>); 9] = [
             |sections| sections.text = 0,
             |sections| sections.got = 0,
             |sections| sections.executable[1].end = 8,
             |sections| sections.executable.truncate(1),
             |sections| sections.frames = FrameInfo::None,
+            |sections| sections.debug_frames = vec![1].into(),
+            |sections| sections.thread_starts.push(1..2),
+            |sections| sections.thread_starts.push(1..3),
             |sections| {
                 sections.frames = FrameInfo::Debug {
                     data: vec![1, 2, 3].into(),

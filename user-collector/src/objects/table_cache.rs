@@ -165,7 +165,7 @@ impl TableCache {
             FrameInfo::Debug { data } => data.len(),
             FrameInfo::None => 0,
         };
-        length >= MIN_FRAME_INFO_BYTES
+        length + sections.debug_frames.len() >= MIN_FRAME_INFO_BYTES
     }
 
     /// Returns the table with this key, if the cache has it.
@@ -283,6 +283,7 @@ fn delete_old(directory: &Path, max_bytes: u64, kept_bytes: u64) -> io::Result<u
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
@@ -298,6 +299,8 @@ mod tests {
             text,
             got: 0,
             executable: Vec::new(),
+            debug_frames: Cow::default(),
+            thread_starts: Vec::new(),
             go: None,
         }
     }

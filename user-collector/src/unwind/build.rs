@@ -8,8 +8,8 @@ use super::table_functions::TableFunctions;
 use super::{frame_info, go};
 
 impl UnwindTable {
-    /// Builds the table of an ELF file, from Go's functions, and from `.eh_frame` or else
-    /// `.debug_frame`.
+    /// Builds the table of an ELF file, from Go's functions, `.eh_frame`, `.debug_frame` and the
+    /// code in which threads begin.
     ///
     /// # Errors
     /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond
@@ -39,7 +39,10 @@ impl UnwindTable {
             Some(go) => go::read(go, &sections.executable, rules, &mut summary)?,
             None => TableFunctions::default(),
         };
-        let functions = frame_info::read(sections, functions, rules, &mut summary)?;
+        let mut functions = frame_info::read(sections, functions, rules, &mut summary)?;
+        for start in &sections.thread_starts {
+            functions.outermost(start.clone())?;
+        }
         let table = functions.table(&mut summary)?;
         summary.rows = RowCounts::of(&table, rules);
         Ok((table, summary))

@@ -20,8 +20,38 @@ use super::table_functions::TableFunctions;
 use super::x86_64::{RowDescription, Storage};
 use super::x86_64_registers::ADDRESS_SIZE;
 
-/// Adds all functions of a file to those that are known from elsewhere.
+/// Adds all functions of a file to those that are known from elsewhere. If both sections
+/// have a function, `.eh_frame` counts.
 pub(super) fn read(
+    sections: &UnwindSections<'_>,
+    known: TableFunctions,
+    rules: &mut UnwindRules,
+    summary: &mut TableSummary,
+) -> Result<TableFunctions, UnwindError> {
+    let known = read_debug(&sections.debug_frames, sections, known, rules, summary)?;
+    match &sections.frames {
+        &FrameInfo::Eh { data, address } => {
+            let bases = BaseAddresses::default()
+                .set_text(sections.text)
+                .set_got(sections.got)
+                .set_eh_frame(address);
+            let mut section = EhFrame::new(data, LittleEndian);
+            section.set_address_size(ADDRESS_SIZE);
+            let entries = CfiEntries {
+                data,
+                at: 0,
+                cie: CieMark::Zero,
+            };
+            FrameInfoReader::new(section, bases, entries, (sections, known), rules, summary).read()
+        }
+        FrameInfo::Debug { data } => read_debug(data, sections, known, rules, summary),
+        FrameInfo::None => Ok(known),
+    }
+}
+
+/// Adds the functions of `.debug_frame`.
+fn read_debug(
+    data: &[u8],
     sections: &UnwindSections<'_>,
     known: TableFunctions,
     rules: &mut UnwindRules,
@@ -30,37 +60,14 @@ pub(super) fn read(
     let bases = BaseAddresses::default()
         .set_text(sections.text)
         .set_got(sections.got);
-    match &sections.frames {
-        &FrameInfo::Eh { data, address } => {
-            let mut section = EhFrame::new(data, LittleEndian);
-            section.set_address_size(ADDRESS_SIZE);
-            let entries = CfiEntries {
-                data,
-                at: 0,
-                cie: CieMark::Zero,
-            };
-            FrameInfoReader::new(
-                section,
-                bases.set_eh_frame(address),
-                entries,
-                (sections, known),
-                rules,
-                summary,
-            )
-            .read()
-        }
-        FrameInfo::Debug { data } => {
-            let mut section = DebugFrame::new(data, LittleEndian);
-            section.set_address_size(ADDRESS_SIZE);
-            let entries = CfiEntries {
-                data,
-                at: 0,
-                cie: CieMark::Ones,
-            };
-            FrameInfoReader::new(section, bases, entries, (sections, known), rules, summary).read()
-        }
-        FrameInfo::None => Ok(known),
-    }
+    let mut section = DebugFrame::new(data, LittleEndian);
+    section.set_address_size(ADDRESS_SIZE);
+    let entries = CfiEntries {
+        data,
+        at: 0,
+        cie: CieMark::Ones,
+    };
+    FrameInfoReader::new(section, bases, entries, (sections, known), rules, summary).read()
 }
 
 struct FrameInfoReader<'data, 'a, S: UnwindSection<Slice<'data>>> {
@@ -111,7 +118,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> FrameInfoReader<'data, 'a, S> {
                 None => self.summary.bad_fdes += 1,
             }
         }
-        self.summary.unread = (entries.data.len() - entries.at) as u64;
+        self.summary.unread += (entries.data.len() - entries.at) as u64;
         Ok(self.functions)
     }
 

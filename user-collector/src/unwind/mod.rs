@@ -7,6 +7,10 @@
 //! (all programs and libraries of a Debian system have about 5,000), so all files share one
 //! [`UnwindRules`].
 //!
+//! Both `.eh_frame` and `.debug_frame` are read, by address: C programs may have the one for the
+//! C library's part of them, and the other for their own. Code in which threads begin ends a stack
+//! also where neither says so.
+//!
 //! Go's programs, also stripped ones, have a table of functions of their own, from which the rows
 //! of these functions are built.
 //!
@@ -47,6 +51,7 @@ mod sections;
 mod summary;
 mod table;
 mod table_functions;
+mod thread_starts;
 mod x86_64;
 mod x86_64_go;
 mod x86_64_registers;

@@ -15,7 +15,7 @@ use object::elf::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 use super::go_sections::{self, GoFunctions};
 use super::x86_64_registers::{ADDRESS_SIZE, MACHINE};
-use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, cfi_entries};
+use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, cfi_entries, thread_starts};
 
 /// Bytes of `.eh_frame_hdr` before its search table: four bytes and two numbers of eight.
 const FRAME_HEADER_BYTES: u64 = 20;
@@ -75,12 +75,17 @@ pub enum FrameInfo<'data> {
 pub struct UnwindSections<'data> {
     /// The frame information.
     pub frames: FrameInfo<'data>,
+    /// `.debug_frame` of a file that has `.eh_frame` too; else empty. It has functions that were
+    /// compiled without tables for exceptions.
+    pub debug_frames: Cow<'data, [u8]>,
     /// Address of `.text`, for pointers relative to it; 0 where it is not known.
     pub text: u64,
     /// Address of `.got`, for pointers relative to it; 0 where it is not known.
     pub got: u64,
     /// Addresses of the executable segments, as far as the file fills them.
     pub executable: Vec<Range<u64>>,
+    /// Code in which threads begin.
+    pub thread_starts: Vec<Range<u64>>,
     /// Go's functions, where it has some.
     pub go: Option<GoFunctions<'data>>,
 }
@@ -107,13 +112,20 @@ impl<'data> UnwindSections<'data> {
         let names = elf.section_names(&headers)?;
         let sections = SectionTable { headers, names };
         let address = |name| sections.named(name).map_or(0, |section| section.address);
-        let frames = frames(&elf, &sections, &segments)?;
+        let (frames, debug_frames) = frames(&elf, &sections, &segments)?;
         let go = go_sections::functions(&elf, &sections, &segments)?;
+        // Go's table has them.
+        let thread_starts = match go {
+            Some(_) => Vec::new(),
+            None => thread_starts::find(&elf, &segments),
+        };
         Ok(UnwindSections {
             frames,
+            debug_frames,
             text: address(b".text"),
             got: address(b".got"),
             executable,
+            thread_starts,
             go,
         })
     }
@@ -145,11 +157,12 @@ fn executable(segments: &[ElfSegment], length: u64) -> Result<Vec<Range<u64>>, U
     Ok(executable)
 }
 
+/// Returns the frame information: `.eh_frame` and `.debug_frame`, or the one that there is.
 fn frames<'data, B>(
     elf: &ElfFile<B>,
     sections: &SectionTable<&'data [u8]>,
     segments: &[ElfSegment],
-) -> Result<FrameInfo<'data>, ElfError>
+) -> Result<(FrameInfo<'data>, Cow<'data, [u8]>), ElfError>
 where
     B: ElfBytes<Piece = &'data [u8]>,
 {
@@ -157,21 +170,39 @@ where
         Some(section) => Some((elf.content(section, ".eh_frame")?, section.address)),
         None => loaded_frames(elf, segments)?,
     };
-    match eh_frame {
-        // Files of Go may have a section with only the terminator.
-        Some((data, address)) if data.len() > 4 => return Ok(FrameInfo::Eh { data, address }),
-        _ => {}
-    }
+    // Files of Go may have a section with only the terminator.
+    let eh_frame = eh_frame.filter(|(data, _)| data.len() > 4);
+    let debug_frame = debug_frame(elf, sections);
+    Ok(match (eh_frame, debug_frame) {
+        // Without it the functions of `.eh_frame` are known all the same.
+        (Some((data, address)), debug) => (
+            FrameInfo::Eh { data, address },
+            debug.ok().flatten().unwrap_or_default(),
+        ),
+        (None, debug) => {
+            let frames = debug?.map_or(FrameInfo::None, |data| FrameInfo::Debug { data });
+            (frames, Cow::default())
+        }
+    })
+}
+
+/// Returns `.debug_frame`, decompressed; `None` if it is compressed in another way than by zlib.
+fn debug_frame<'data, B>(
+    elf: &ElfFile<B>,
+    sections: &SectionTable<&'data [u8]>,
+) -> Result<Option<Cow<'data, [u8]>>, ElfError>
+where
+    B: ElfBytes<Piece = &'data [u8]>,
+{
     let name = ".debug_frame";
     let Some(section) = sections.named(name.as_bytes()) else {
-        return Ok(FrameInfo::None);
+        return Ok(None);
     };
     let content = elf.content(section, name)?;
-    let data = match elf.compressed(section, content)? {
+    Ok(match elf.compressed(section, content)? {
         Some(compressed) => elf.inflated(compressed, name)?.map(Cow::Owned),
         None => Some(Cow::Borrowed(content)),
-    };
-    Ok(data.map_or(FrameInfo::None, |data| FrameInfo::Debug { data }))
+    })
 }
 
 /// Returns `.eh_frame` and its address as the program itself finds it: the header in

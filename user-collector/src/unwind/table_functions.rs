@@ -62,6 +62,30 @@ impl TableFunctions {
         self.row(pc, rule)
     }
 
+    /// Adds code that ends the stack, in place of what is known of it. If a function begins there,
+    /// all of it does.
+    pub(super) fn outermost(&mut self, pcs: Range<u64>) -> Result<(), UnwindError> {
+        let start = pcs.start;
+        let covers = |function: &TableFunction| function.pcs.contains(&start);
+        let mut end = pcs.end;
+        if let Some(index) = self.functions.iter().rposition(covers) {
+            let function = &self.functions[index];
+            let after = self.functions.get(index + 1);
+            let rows = &self.rows
+                [function.first_row..after.map_or(self.rows.len(), |next| next.first_row)];
+            let offset = start - function.pcs.start;
+            let known = rows.partition_point(|(at, _)| u64::from(*at) <= offset);
+            if known > 0 && rows[known - 1].1 == UnwindRules::STOP {
+                return Ok(());
+            }
+            if offset == 0 {
+                end = end.max(function.pcs.end);
+            }
+        }
+        self.begin(start..end);
+        self.row(start, UnwindRules::STOP)
+    }
+
     /// Notes that the functions so far are sorted by start. Later ones may not be.
     pub(super) fn all_sorted(&mut self) {
         self.sorted = self.functions.len();

@@ -10,8 +10,8 @@ use super::{
 use crate::layout::{
     ALLOCATION_CALL_SITE, BlockLayout, COPIED_CODE_DEVICE, CallTable, HeaderLayout, IoCallLayout,
     IoFileLayout, LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS,
-    OverflowLayout, PathEnd, REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout,
-    UserReturnLayout,
+    OverflowLayout, PathEnd, REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout, UNCONFIRMED,
+    UserReturnLayout, VIA_SCAN,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -350,7 +350,7 @@ fn captured_stack(
     words: &[u64],
 ) -> Result<CapturedStack, RecordError> {
     let via_frame_pointer = fixed.via_frame_pointer != 0;
-    let via_scan = fixed.via_scan != 0;
+    let via_scan = fixed.via_scan & VIA_SCAN != 0;
     if !raw.flags.contains(RecordFlags::STACK_COPY) {
         return Ok(CapturedStack::Unwound {
             frames: words.into(),
@@ -370,6 +370,7 @@ fn captured_stack(
         via_frame_pointer,
         file: fixed.file,
         via_scan,
+        unconfirmed: fixed.via_scan & UNCONFIRMED != 0,
         registers: Box::new(Registers {
             pc: *pc,
             general: *general,

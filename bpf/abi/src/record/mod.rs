@@ -243,6 +243,8 @@ pub enum CapturedStack {
         file: CodeFile,
         /// One of their callers was found by a scan of the stack.
         via_scan: bool,
+        /// Nothing confirms one that was found by the frame pointer or a scan.
+        unconfirmed: bool,
         /// What is known of the next frame.
         registers: Box<Registers>,
         /// Words of the stack, from [`RED_ZONE_BYTES`](crate::layout::RED_ZONE_BYTES) below its

@@ -334,7 +334,7 @@ fn unwind_structures(all: &mut Vec<(String, usize)>) {
         unwind_state,
         State,
         0,
-        [pc, registers, known, exact, bx_at]
+        [pc, registers, known, exact, descents, bx_at]
     );
     all.push(("unwind_scan".to_owned(), size_of::<Scan>()));
     structure!(all, native_reader, Reader, 0, [read, find, context]);
@@ -455,6 +455,7 @@ fn unwind_numbers(all: &mut Vec<(String, usize)>) {
         UNWIND_UNREADABLE = UnwindEnd::Unreadable,
         UNWIND_NOT_ASCENDING = UnwindEnd::NotAscending,
         UNWIND_EXECUTING = UnwindEnd::Executing,
+        UNWIND_UNVERIFIED = UnwindEnd::Unverified,
         UNWIND_ENDS = UnwindEnd::ALL.len() + 1,
         CFA_ABSENT = CfaKind::Absent,
         CFA_STOP = CfaKind::Stop,
@@ -468,6 +469,8 @@ fn unwind_numbers(all: &mut Vec<(String, usize)>) {
         RA_AT = ReturnAddressKind::At,
         RA_INTERRUPTED = ReturnAddressKind::Interrupted,
         RA_REGISTER = ReturnAddressKind::Register,
+        VIA_SCAN = VIA_SCAN,
+        UNCONFIRMED = UNCONFIRMED,
         UNWIND_CFA = BASE_CFA,
         UNWIND_SAME = BX_SAME,
         UNWIND_LOST = BX_LOST,

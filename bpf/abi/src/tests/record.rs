@@ -120,7 +120,7 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!(user_return, Record::UserReturn(expected));
 
     // One frame was left, and the next is known by its frame pointer and stack pointer.
-    let mut copied = vec![1, 2, 77, 88, 9, 5, 1 << 56 | 0xc0 << 32 | 1 << 16 | 2];
+    let mut copied = vec![1, 2, 77, 88, 9, 5, 3 << 56 | 0xc0 << 32 | 1 << 16 | 2];
     copied.push(0x1000);
     copied.extend(0..19);
     let Record::UserReturn(user_return) = alone(&record([5, 0, 0, 64], 20, &copied)).unwrap()
@@ -137,6 +137,7 @@ fn a_thread_and_a_user_return_decode() {
             generation: 0,
         },
         via_scan: true,
+        unconfirmed: true,
         registers: Box::new(Registers {
             pc: 16,
             general: std::array::from_fn(|number| number as u64),

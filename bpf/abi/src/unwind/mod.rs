@@ -27,7 +27,7 @@ pub use native::unwind;
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum UnwindEnd {
-    /// At the thread's first function.
+    /// At the thread's first function, as its rule says.
     Complete = 1,
     /// There was no space for more frames.
     DepthLimit = 2,
@@ -45,11 +45,14 @@ pub enum UnwindEnd {
     NotAscending = 8,
     /// There is no user stack: the thread's program was replaced by another, which has not begun.
     Executing = 9,
+    /// There is no caller, but some may be missing: the last function is not known to be where
+    /// threads begin, or nothing confirms a step by a scan or a frame pointer.
+    Unverified = 10,
 }
 
 impl UnwindEnd {
     /// All of them, by rising number.
-    pub const ALL: [UnwindEnd; 9] = [
+    pub const ALL: [UnwindEnd; 10] = [
         UnwindEnd::Complete,
         UnwindEnd::DepthLimit,
         UnwindEnd::NoMapping,
@@ -59,6 +62,7 @@ impl UnwindEnd {
         UnwindEnd::Unreadable,
         UnwindEnd::NotAscending,
         UnwindEnd::Executing,
+        UnwindEnd::Unverified,
     ];
 }
 
@@ -74,6 +78,7 @@ impl fmt::Display for UnwindEnd {
             UnwindEnd::Unreadable => "unreadable stack",
             UnwindEnd::NotAscending => "not ascending",
             UnwindEnd::Executing => "in execve, between two programs",
+            UnwindEnd::Unverified => "unverified",
         })
     }
 }

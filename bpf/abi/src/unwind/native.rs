@@ -14,13 +14,14 @@ pub(crate) struct State {
     pub(crate) pc: u64,
     pub(crate) registers: [u64; REGISTERS],
     pub(crate) known: u32,
-    pub(crate) exact: u32,
+    pub(crate) exact: u16,
+    pub(crate) descents: u16,
     pub(crate) bx_at: u64,
 }
 
 /// `struct unwind_scan`, which only C looks into.
 #[repr(C)]
-pub(crate) struct Scan([u64; 49]);
+pub(crate) struct Scan([u64; 50]);
 
 /// `struct native_reader` of `c/native.c`.
 #[repr(C)]
@@ -49,6 +50,7 @@ unsafe extern "C" {
         no_table: u32,
         words: *mut u32,
         via_scan: *mut u32,
+        unconfirmed: *mut u32,
     ) -> u32;
     fn kcollect_unwind_scan_again(
         state: *mut State,
@@ -56,6 +58,7 @@ unsafe extern "C" {
         scan: *mut Scan,
         words: *mut u32,
         end: *mut u32,
+        unconfirmed: *mut u32,
     ) -> u32;
 }
 
@@ -159,12 +162,14 @@ struct Unwinding<F, R> {
     scanned: Option<usize>,
     via_frame_pointer: bool,
     via_scan: bool,
+    /// Nothing confirms a caller that was found by the frame pointer or a scan.
+    unconfirmed: bool,
 }
 
 impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
     /// Begins at a frame. The result must not outlive the context.
     fn new(start: &Registers, context: *mut Context<F, R>) -> Unwinding<F, R> {
-        let mut scan = Scan([0; 49]);
+        let mut scan = Scan([0; 50]);
         // SAFETY: `scan` is a valid `struct unwind_scan` for the call, which keeps no pointer.
         unsafe {
             kcollect_unwind_begin(&raw mut scan, start.own_stack.start, start.own_stack.end);
@@ -177,6 +182,7 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
                 registers: start.general,
                 known: start.known.into(),
                 exact: start.exact.into(),
+                descents: 0,
                 bx_at: 0,
             },
             scan,
@@ -184,6 +190,7 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
             scanned: None,
             via_frame_pointer: false,
             via_scan: false,
+            unconfirmed: false,
         }
     }
 
@@ -223,7 +230,7 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
 
     /// Goes to the caller by the frame pointer or a scan. `frames`: how many there are until here.
     fn without_rule(&mut self, no_table: bool, frames: usize) -> u32 {
-        let mut via_scan = 0;
+        let (mut via_scan, mut unconfirmed) = (0, 0);
         // SAFETY: all are valid for the call, which keeps no pointer.
         let end = unsafe {
             kcollect_unwind_without_rule(
@@ -233,17 +240,20 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
                 no_table.into(),
                 &raw mut self.scan_words,
                 &raw mut via_scan,
+                &raw mut unconfirmed,
             )
         };
         self.scanned = (via_scan != 0).then_some(frames);
         self.via_scan |= via_scan != 0;
         self.via_frame_pointer |= via_scan == 0;
+        self.unconfirmed |= unconfirmed != 0;
         end
     }
 
     /// Continues with the last scan where the caller that it found has led nowhere.
     fn scan_again(&mut self, end: &mut u32, frames: &mut Vec<u64>) {
         let Some(scanned) = self.scanned else { return };
+        let mut unconfirmed = 0;
         // SAFETY: all are valid for the call, which keeps no pointer.
         let again = unsafe {
             kcollect_unwind_scan_again(
@@ -252,8 +262,10 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
                 &raw mut self.scan,
                 &raw mut self.scan_words,
                 end,
+                &raw mut unconfirmed,
             )
         };
+        self.unconfirmed |= unconfirmed != 0;
         if again != 0 {
             // What the caller led to was none of the stack.
             frames.truncate(scanned);
@@ -263,7 +275,10 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
     fn unwound(&self, frames: Vec<u64>, end: UnwindEnd) -> Unwound {
         Unwound {
             frames,
-            end,
+            end: match end {
+                UnwindEnd::Complete if self.unconfirmed => UnwindEnd::Unverified,
+                end => end,
+            },
             via_frame_pointer: self.via_frame_pointer,
             via_scan: self.via_scan,
         }

@@ -11,13 +11,16 @@ mod drawing;
 mod scan;
 
 use drawing::*;
+/// Machine code that ends with `call *%rax`.
+const CALL: u64 = 0xd0ff << 48;
+
 #[test]
 fn ends_are_those_that_a_record_can_have() {
     for (number, end) in (1..).zip(UnwindEnd::ALL) {
         assert_eq!(UnwindEnd::try_from(number), Ok(end));
     }
     assert!(UnwindEnd::try_from(0).is_err());
-    assert!(UnwindEnd::try_from(10).is_err());
+    assert!(UnwindEnd::try_from(11).is_err());
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn a_return_address_of_0_is_the_end() {
     Drawing::new()
         .rule(0x100, Drawn::register(SP, 8))
         .word(0x7000, 0)
-        .ends(&[0x123], UnwindEnd::Complete);
+        .ends(&[0x123], UnwindEnd::Unverified);
 }
 
 #[test]
@@ -316,6 +319,51 @@ fn no_more_frames_than_asked_for() {
     }
 }
 
+/// A function that calls on another stack, which lies above its own.
+#[test]
+fn another_stack_may_lie_above_by_a_rule() {
+    let drawing = Drawing::new()
+        .rule(0x100, Drawn::register(SP, 8))
+        .word(0x7000, 0x245)
+        .rule(0x200, Drawn::register(FP, 16).fp_at(CFA, -16))
+        .register(FP, 0x5000)
+        .word(0x5000, 0)
+        .word(0x5008, 0xe01);
+    drawing.ends(&[0x123, 0x244], UnwindEnd::NotAscending);
+    drawing
+        .clone()
+        .word(0xdf9, CALL)
+        .ends(&[0x123, 0x244, 0xe00], UnwindEnd::Complete);
+    // No rule by the stack pointer leads there, and not to where no word is.
+    drawing
+        .clone()
+        .word(0xdf9, CALL)
+        .rule(0x200, Drawn::register(SP, -0x2000))
+        .word(0x5000, 0xe01)
+        .ends(&[0x123, 0x244], UnwindEnd::NotAscending);
+    drawing
+        .word(0xdf9, CALL)
+        .register(FP, 0x5001)
+        .word(0x5009, 0xe01)
+        .ends(&[0x123, 0x244], UnwindEnd::NotAscending);
+}
+
+/// Two stacks that lead to each other.
+#[test]
+fn rules_between_stacks_do_not_go_round_for_ever() {
+    let circle = Drawing::new()
+        .rule(0x100, Drawn::register(FP, 16).fp_at(CFA, -16))
+        .register(FP, 0x5000)
+        .word(0x5000, 0x7800)
+        .word(0x5008, 0x145)
+        .word(0x7800, 0x5000)
+        .word(0x7808, 0x145)
+        .word(0x13d, CALL);
+    let unwound = circle.unwound();
+    assert_eq!(unwound.end, UnwindEnd::NotAscending);
+    assert!(unwound.frames.len() <= 34, "{}", unwound.frames.len());
+}
+
 #[test]
 fn frame_pointers_are_followed() {
     let drawing = Drawing::new()
@@ -329,8 +377,14 @@ fn frame_pointers_are_followed() {
     assert_eq!(unwound.frames, [0x123, 0x144, 0x166]);
     assert_eq!(
         (unwound.end, unwound.via_frame_pointer),
-        (UnwindEnd::Complete, true)
+        (UnwindEnd::Unverified, true)
     );
+    // The first function, by return addresses that are after a call, or not all are.
+    let first = drawing.clone().word(0x7088, 0xe01).word(0x13d, CALL);
+    first.ends(&[0x123, 0x144, 0xe00], UnwindEnd::Unverified);
+    first
+        .word(0xdf9, CALL)
+        .ends(&[0x123, 0x144, 0xe00], UnwindEnd::Complete);
     // One that points to itself does not come again.
     drawing
         .word(0x7080, 0x7080)
@@ -391,7 +445,8 @@ fn go_switches_stacks() {
         .function(0x200, UnwindBy::FramePointer)
         .register(FP, 0x5000)
         .word(0x5000, 0)
-        .word(0x5008, 0xe01);
+        .word(0x5008, 0xe01)
+        .word(0xdf9, CALL);
     switched.ends(&[0x123, 0x205], UnwindEnd::NotAscending);
     switched
         .word(0x204, 0xf825_048b_4864_d7ff)
@@ -411,6 +466,7 @@ fn where_the_frame_pointer_is_not_yet_its_own() {
             .word(0x7000 + height, 0x145)
             .word(0x7040, 0)
             .word(0x7048, 0xe01)
+            .word(0xdf9, CALL)
             .ends(&[0x123, 0x144, 0xe00], UnwindEnd::Complete);
     }
 }

@@ -67,6 +67,7 @@ impl Summary {
         let followed = self.followed.as_ref()?;
         let (complete, tried) = followed.user_stacks.complete();
         let missing = followed.user_stacks.missing;
+        let complete = complete + followed.user_stacks.unverified();
         let is_said = complete.0 > 0 || tried.0 < ENOUGH_STACKS || has_own_stack;
         if is_said || missing.0 * 2 < tried.0 && followed.processes.len() < ENOUGH_PROCESSES {
             return None;

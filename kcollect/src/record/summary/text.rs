@@ -212,14 +212,16 @@ impl FollowSummary {
         let (all_complete, all_ticks) = self.user_stacks.complete();
         let (other_complete, other_ticks) = (all_complete - complete, all_ticks - ticks);
         format!(
-            "{} process{} followed: {complete} of {ticks} ticks on a CPU ({}) have a complete user stack, {} a part of it, \
-             {} none; off the CPU {other_complete} of {other_ticks} ({}); {} ticks of exiting threads{} cannot have one",
+            "{} process{} followed: {complete} of {ticks} ticks on a CPU ({}) have a complete user stack, {} an unverified one, \
+             {} a part of it, {} none; off the CPU {other_complete} of {other_ticks} ({}), {} unverified; {} ticks of exiting threads{} cannot have one",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
             percent(complete.0 as f64, ticks.0 as f64),
-            ticks - complete - stacks.missing,
+            stacks.unverified(),
+            ticks - complete - stacks.unverified() - stacks.missing,
             stacks.missing,
             percent(other_complete.0 as f64, other_ticks.0 as f64),
+            self.user_stacks.unverified() - stacks.unverified(),
             self.user_stacks.exiting,
             self.user_workers(),
         )

@@ -116,6 +116,7 @@ impl StackResolver {
                 via_frame_pointer,
                 file,
                 via_scan,
+                unconfirmed,
                 registers,
                 stack,
             } => {
@@ -126,6 +127,7 @@ impl StackResolver {
                     via_frame_pointer,
                     file,
                     via_scan,
+                    unconfirmed,
                     registers: *registers,
                     stack,
                     code: space.code(),
@@ -188,41 +190,56 @@ impl StackResolver {
         processes: &ProcessTable,
         last: bool,
     ) -> Vec<(UserStackKey, UserStack)> {
-        let mut ready = code.objects.take();
+        let ready = code.objects.take();
         if last {
             let waiting = self.unmapped.close();
             self.copies.extend(waiting);
-        }
-        let began = Instant::now();
-        while last && !self.copies.is_empty() && code.objects.waiting() > 0 {
-            match LAST_TABLES.checked_sub(began.elapsed()) {
-                Some(left) => ready.extend(code.objects.wait(left)),
-                None => break,
-            }
         }
         publisher.tables_ready(&ready);
         if ready.is_empty() && !std::mem::take(&mut self.copies_due) && !last {
             return Vec::new();
         }
-        let mut resolved = Vec::new();
         let before = self.copied_bytes;
+        let mut resolved = self.unwind_ready(code, publisher, processes);
+        // Each table shows which file the caller is in, whose table may be needed next.
+        let began = Instant::now();
+        while last && !self.copies.is_empty() && code.objects.waiting() > 0 {
+            let Some(left) = LAST_TABLES.checked_sub(began.elapsed()) else {
+                break;
+            };
+            publisher.tables_ready(&code.objects.wait(left));
+            resolved.extend(self.unwind_ready(code, publisher, processes));
+        }
+        if last {
+            self.copied_bytes = 0;
+            let rest = std::mem::take(&mut self.copies);
+            resolved.extend(rest.into_iter().map(|(slot, copy)| (slot, copy.cut())));
+        }
+        if self.copied_bytes == 0 && before > RETURN_MEMORY_BYTES {
+            machine::give_rest_back();
+        }
+        resolved
+    }
+
+    /// Unwinds the copies that need no table which is being made. Returns their stacks.
+    fn unwind_ready(
+        &mut self,
+        code: &mut LoadedCode,
+        publisher: &mut TablePublisher,
+        processes: &ProcessTable,
+    ) -> Vec<(UserStackKey, UserStack)> {
+        let mut resolved = Vec::new();
         for (slot, copy) in std::mem::take(&mut self.copies) {
             let bytes = copy.bytes();
             let relatives = relatives(processes, copy.pid);
             copy.report_file(code, publisher, &relatives);
-            let stack = match copy.unwind(&mut code.objects, publisher, &relatives) {
-                Some(stack) => stack,
-                None if !last => {
-                    self.copies.push((slot, copy));
-                    continue;
+            match copy.unwind(&mut code.objects, publisher, &relatives) {
+                Some(stack) => {
+                    self.copied_bytes -= bytes;
+                    resolved.push((slot, stack));
                 }
-                None => copy.cut(),
-            };
-            self.copied_bytes -= bytes;
-            resolved.push((slot, stack));
-        }
-        if self.copied_bytes == 0 && before > RETURN_MEMORY_BYTES {
-            machine::give_rest_back();
+                None => self.copies.push((slot, copy)),
+            }
         }
         resolved
     }

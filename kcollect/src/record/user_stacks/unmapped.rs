@@ -139,6 +139,7 @@ mod tests {
             file: bpf_abi::CodeFile::default(),
             via_frame_pointer: false,
             via_scan: false,
+            unconfirmed: false,
             registers: Registers::innermost(0, [0; REGISTERS]),
             stack: Box::default(),
             code: MappedCode::default(),

@@ -35,7 +35,7 @@ impl UserStack {
     #[must_use]
     pub fn mark(&self) -> StackEnd {
         match self.end {
-            // Nothing is missing of either.
+            // Nothing is missing of either. Of an unverified one callers may be.
             UnwindEnd::Complete | UnwindEnd::Executing => StackEnd::Complete,
             UnwindEnd::DepthLimit => StackEnd::Truncated,
             _ => StackEnd::UnwindFailed,
@@ -89,6 +89,13 @@ impl StackCounts {
         }
     }
 
+    /// Returns the ticks whose stack ends, with callers maybe missing.
+    #[must_use]
+    pub fn unverified(&self) -> Ticks {
+        let unverified = self.by_end.get(&UnwindEnd::Unverified).copied();
+        unverified.unwrap_or_default()
+    }
+
     /// Returns the ticks that reach the thread's first function, and all that could.
     #[must_use]
     pub fn complete(&self) -> (Ticks, Ticks) {
@@ -127,6 +134,8 @@ pub struct StackCopy {
     pub via_frame_pointer: bool,
     /// The caller of one was found by a scan of the stack.
     pub via_scan: bool,
+    /// Nothing confirms a caller that was found by either.
+    pub unconfirmed: bool,
     /// The file that the kernel found at the next frame, whose table the BPF programs did not have.
     pub file: CodeFile,
     /// The next frame.
@@ -147,6 +156,7 @@ impl StackCopy {
             end: Some(stack.end),
             via_frame_pointer: stack.via_frame_pointer,
             via_scan: stack.via_scan,
+            unconfirmed: false,
             file: CodeFile::default(),
             registers: Registers::innermost(0, [0; REGISTERS]),
             stack: Box::default(),
@@ -247,12 +257,18 @@ impl StackCopy {
         // There is no copy of the goroutine's stack, but this one has been unwound to its first
         // function.
         if unwound.end == UnwindEnd::Unreadable && leaves {
-            unwound.end = UnwindEnd::Complete;
+            unwound.end = UnwindEnd::Unverified;
         }
         // Where a scan has come to the end of the copy, that need not be the end of the stack.
-        if unwound.end == UnwindEnd::Complete && unwound.via_frame_pointer && past_copy && !in_hole
+        if unwound.end == UnwindEnd::Unverified
+            && unwound.via_frame_pointer
+            && past_copy
+            && !in_hole
         {
             unwound.end = UnwindEnd::NoTable;
+        }
+        if unwound.end == UnwindEnd::Complete && self.unconfirmed {
+            unwound.end = UnwindEnd::Unverified;
         }
         let mut frames = [&*self.unwound, &unwound.frames].concat();
         // An address without code is no caller. The leaf stays where it is.

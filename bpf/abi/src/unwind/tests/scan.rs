@@ -57,10 +57,34 @@ impl Drawing {
 
     #[track_caller]
     fn scanned(&self, frames: &[u64]) {
-        self.ends(frames, UnwindEnd::Complete);
+        self.scanned_to(frames, UnwindEnd::Complete);
+    }
+
+    /// A scan may have passed over callers.
+    #[track_caller]
+    fn unconfirmed(&self, frames: &[u64]) {
+        self.scanned_to(frames, UnwindEnd::Unverified);
+    }
+
+    #[track_caller]
+    fn scanned_to(&self, frames: &[u64], end: UnwindEnd) {
+        self.ends(frames, end);
         let unwound = self.unwound();
         assert!(unwound.via_scan && !unwound.via_frame_pointer);
     }
+}
+
+/// A word before the caller's may be the return address of a function without rules.
+#[test]
+fn a_scan_that_passes_over_callers_is_unconfirmed() {
+    let drawing = Drawing::bare().stack(64, &[(0x7050, CALLER + 0x45), (0x7060, FIRST + 0x45)]);
+    let drawing = drawing.code(CALLER + 0x45, &[0xff, 0xd0]);
+    let frames = [BARE, CALLER + 0x44, FIRST + 0x44];
+    drawing.scanned(&frames);
+    let passed = drawing.word(0x7028, BARE + 0x45);
+    // No call is before it.
+    passed.clone().code(BARE + 0x45, &[0; 8]).scanned(&frames);
+    passed.call(BARE + 0x45, BARE).unconfirmed(&frames);
 }
 
 #[test]
@@ -248,7 +272,7 @@ fn a_scan_is_bounded() {
 #[test]
 fn zero_ends_a_stack_only_where_it_can() {
     let drawing = |words| Drawing::bare().register(FP, 0).stack(words, &[]);
-    drawing(64).ends(&[BARE], UnwindEnd::Complete);
+    drawing(64).ends(&[BARE], UnwindEnd::Unverified);
     drawing(2000).ends(&[BARE], UnwindEnd::NoTable);
     Drawing::bare()
         .register(FP, 0)
@@ -317,19 +341,19 @@ fn another_stack_continues_with_the_outer_function_of_threads() {
         .call(BARE + 0x45, BARE)
         .code(BARE + 0x65, &[0xff, 0x14, 0xe0]);
     let frames = [BARE, BARE + 0x44, BARE + 0x64, CALLER + 0x44, FIRST + 0x44];
-    drawing.scanned(&frames);
+    drawing.unconfirmed(&frames);
     // It ends with an address that does not follow a call; other addresses lie after it.
     drawing
         .clone()
         .word(0x7020, BARE + 0x80)
         .code(BARE + 0x80, &[0; 8])
-        .scanned(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
+        .unconfirmed(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
     // A chain of frame pointers ends at its end.
     let chain = drawing
         .register(FP, 0x7008)
         .word(0x7008, 0x7020)
         .word(0x7020, 0);
-    chain.ends(&frames, UnwindEnd::Complete);
+    chain.ends(&frames, UnwindEnd::Unverified);
     assert!(chain.unwound().via_frame_pointer && chain.unwound().via_scan);
 }
 
@@ -338,7 +362,7 @@ fn another_stack_that_nothing_leads_back_from() {
     let drawing = on_another_stack()
         .word(0x7010, BARE + 0x45)
         .call(BARE + 0x45, BARE);
-    drawing.scanned(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
+    drawing.unconfirmed(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
     for register in [0, 0x4ff8, 0x6000] {
         drawing_ends(drawing.clone().register(BX, register));
     }
@@ -348,7 +372,7 @@ fn another_stack_that_nothing_leads_back_from() {
         .clone()
         .register(BX, 0)
         .register(R12, 0x5020)
-        .scanned(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
+        .unconfirmed(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
     // The outermost function is below where the register leads.
     drawing_ends(drawing.clone().register(BX, 0x5118));
     // The thread's own stack is not known.
@@ -376,7 +400,7 @@ fn a_frame_pointer_that_leads_back_from_another_stack() {
         drawing.ends(&[made, own].concat(), UnwindEnd::Complete);
         // It leads nowhere.
         let elsewhere = drawing.register(FP, 0x5300);
-        elsewhere.ends(&[&made[..], &own[1..]].concat(), UnwindEnd::Complete);
+        elsewhere.ends(&[&made[..], &own[1..]].concat(), UnwindEnd::Unverified);
     }
 }
 
@@ -407,7 +431,7 @@ fn a_function_that_was_called_from_another_stack() {
     let near = [called, made, OTHER + 0x44, CALLER + 0x44, FIRST + 0x44];
     drawing(0x5010).scanned(&near);
     drawing(0x30f8).scanned(&near);
-    drawing(0x30f0).scanned(&[called, made, CALLER + 0x44, FIRST + 0x44]);
+    drawing(0x30f0).unconfirmed(&[called, made, CALLER + 0x44, FIRST + 0x44]);
     // Nothing is known of the stack, and 0 is no end of it.
     let mut unknown = drawing(0x30f0).register(FP, 0);
     unknown.start.own_stack = 0..0;
@@ -431,7 +455,7 @@ fn the_first_function_of_a_program_without_a_rule() {
         drawing.start.pc = CALLER;
         drawing
     };
-    drawing(UnwindBy::Hole).ends(&[CALLER, BARE + 7], UnwindEnd::Complete);
+    drawing(UnwindBy::Hole).ends(&[CALLER, BARE + 7], UnwindEnd::Unverified);
     drawing(UnwindBy::FramePointer).ends(&[CALLER, BARE + 7], UnwindEnd::NoTable);
 }
 
@@ -458,7 +482,7 @@ fn a_frame_pointer_that_leads_to_another_stack() {
         CALLER + 0x44,
         FIRST + 0x44,
     ];
-    drawing.ends(&frames, UnwindEnd::Complete);
+    drawing.ends(&frames, UnwindEnd::Unverified);
     // It leads to no return address.
     let near = [
         CALLER,
