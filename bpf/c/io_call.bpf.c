@@ -23,6 +23,13 @@
  *	       +-------------------+--> sent again, with the time of the first entry
  *
  *   Of the records of one thread with the same beginning, user space keeps the last one.
+ *
+ * Since Linux 7.2 a thread can be preempted inside these programs, and until it continues the kernel
+ * skips them for all other threads of that CPU (`active` of a program). An interrupt that came while
+ * interrupts were off is delivered inside the program, so this is common: one call in ten was not
+ * seen with one CPU. There each program is loaded twice: the second does what the first did not do,
+ * and is skipped itself only if two threads are preempted in both, which a context switch then
+ * notices (calls_unseen).
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -120,8 +127,21 @@ static __always_inline __u32 take_interrupted(struct io_thread *thread, const st
 	return UNTRACED_CALL;
 }
 
-SEC("tp_btf/sys_enter")
-int kc_sys_enter(__u64 *ctx)
+/* Notes whether a program runs on this CPU, where a thread may be preempted in it. */
+static __always_inline void set_inside(enum call_program program, __u8 inside)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats;
+
+	if (!calls_are_preempted)
+		return;
+	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	if (stats)
+		((__u8 *)&stats->in_programs)[program] = inside;
+}
+
+/* Notes that a thread enters a traced call; the second program, where the first did not. */
+static __always_inline void enter_call(__u64 *ctx, bool second)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct cpu_stats *stats = traced_on(task, traced_call_index(task, ctx[1]),
@@ -129,13 +149,31 @@ int kc_sys_enter(__u64 *ctx)
 	struct io_thread *thread;
 
 	if (!stats || !is_process_traced(stats, task))
-		return 0;
+		return;
 	thread = bpf_task_storage_get(&kc_io_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!thread)
-		return 0;
+	if (!thread || (second && thread->entered_ns))
+		return;
 	thread->entered_ns = bpf_ktime_get_ns();
+	thread->handled = 0;
 	if (thread->interrupted_count)
 		take_interrupted(thread, (const struct pt_regs *)ctx[0]);
+}
+
+SEC("tp_btf/sys_enter")
+int kc_sys_enter(__u64 *ctx)
+{
+	set_inside(CALL_ENTER, 1);
+	enter_call(ctx, false);
+	set_inside(CALL_ENTER, 0);
+	return 0;
+}
+
+SEC("tp_btf/sys_enter")
+int kc_sys_enter_again(__u64 *ctx)
+{
+	set_inside(CALL_ENTER_AGAIN, 1);
+	enter_call(ctx, true);
+	set_inside(CALL_ENTER_AGAIN, 0);
 	return 0;
 }
 
@@ -265,8 +303,8 @@ static __always_inline void end_io_call(struct cpu_stats *stats, struct task_str
 	out->busy = 0;
 }
 
-SEC("tp_btf/sys_exit")
-int kc_sys_exit(__u64 *ctx)
+/* Sends the traced call that a thread leaves; the second program, where the first did not. */
+static __always_inline void leave_call(__u64 *ctx, bool second)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)ctx[0];
@@ -276,27 +314,32 @@ int kc_sys_exit(__u64 *ctx)
 	struct cpu_stats *stats;
 	struct io_thread *thread;
 
+	stats = number == NO_SYSTEM_CALL ? traced_process_on(task, cpu)
+					 : traced_on(task, call_index, cpu);
+	if (!stats)
+		return;
+	thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
+	if (second) {
+		if (!thread || thread->handled) {
+			if (thread)
+				thread->handled = 0;
+			return;
+		}
+	} else if (thread) {
+		thread->handled = 1;
+	}
 	if (number == NO_SYSTEM_CALL) {
-		stats = traced_process_on(task, cpu);
-		if (!stats)
-			return 0;
-		thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
 		call_index = call_before_handler(thread, regs);
 		if (call_index == UNTRACED_CALL)
-			return 0;
+			return;
 		/* The registers of a 32-bit program are not extended by their sign. */
 		if (is_compat(task))
 			result = (__s32)result;
-	} else {
-		stats = traced_on(task, call_index, cpu);
-		if (!stats)
-			return 0;
-		thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
 	}
 	if (!(thread && thread->entered_ns)) {
 		/* The beginning may not have been seen. */
 		if (!is_process_traced(stats, task))
-			return 0;
+			return;
 		/* Or seccomp has refused it and sent SIGSYS: the result is the number of the call.
 		 */
 		if (has_pending_sigsys(task))
@@ -304,5 +347,22 @@ int kc_sys_exit(__u64 *ctx)
 	}
 	WITH_INTERRUPTS_OFF(
 		end_io_call(stats, task, regs, result, call_index, thread, cpu));
+}
+
+SEC("tp_btf/sys_exit")
+int kc_sys_exit(__u64 *ctx)
+{
+	set_inside(CALL_EXIT, 1);
+	leave_call(ctx, false);
+	set_inside(CALL_EXIT, 0);
+	return 0;
+}
+
+SEC("tp_btf/sys_exit")
+int kc_sys_exit_again(__u64 *ctx)
+{
+	set_inside(CALL_EXIT_AGAIN, 1);
+	leave_call(ctx, true);
+	set_inside(CALL_EXIT_AGAIN, 0);
 	return 0;
 }

@@ -73,7 +73,7 @@ struct interrupted_call {
 struct io_thread {
 	__u64 entered_ns; /* when the call that it is in began, CLOCK_MONOTONIC; or 0 */
 	__u32 interrupted_count;
-	__u32 zero;
+	__u32 handled; /* the first program has seen the end of the call; the second clears it */
 	/* The outermost one first. */
 	struct interrupted_call interrupted[MAX_INTERRUPTED];
 	struct io_call_site call_sites[IO_CALL_SITES];

@@ -23,6 +23,9 @@ extern const volatile bool counters_overflow;
  * where it is not needed, the verifier refuses global functions in such a place. Set by
  * bpf/src/load.rs. */
 extern const volatile bool turn_interrupts_off;
+/* Whether system calls are traced on a kernel that preempts the programs there. Set by
+ * bpf/src/load.rs. */
+extern const volatile bool calls_are_preempted;
 
 #define WITH_INTERRUPTS_OFF(statement)                                                             \
 	do {                                                                                       \

@@ -414,6 +414,16 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 		switch_in(stats, next, began_ns, now_ns, cpu);
 }
 
+/* Whether both programs for an end of system calls have a preempted thread inside: the kernel skips
+ * them for all others. */
+static __always_inline bool calls_are_skipped(__u64 in_programs)
+{
+	const __u64 EXIT = 1ULL << 8 * CALL_EXIT | 1ULL << 8 * CALL_EXIT_AGAIN;
+	const __u64 ENTER = 1ULL << 8 * CALL_ENTER | 1ULL << 8 * CALL_ENTER_AGAIN;
+
+	return (in_programs & EXIT) == EXIT || (in_programs & ENTER) == ENTER;
+}
+
 SEC("tp_btf/sched_switch")
 int kc_sched_switch(__u64 *ctx)
 {
@@ -423,6 +433,8 @@ int kc_sched_switch(__u64 *ctx)
 
 	if (!stats)
 		return 0;
+	if (calls_are_preempted && calls_are_skipped(stats->in_programs))
+		stats->calls_unseen++;
 	stats->unmeasured++;
 	if (stats->unmeasured >= MEASURED_SWITCHES)
 		stats->measured_ns = bpf_ktime_get_ns();

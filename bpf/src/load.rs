@@ -135,7 +135,13 @@ impl Programs {
         }
         if !settings.traced_calls.is_empty() {
             // Ends first: a call of which only the beginning was seen is none.
-            for program in [&skel.progs.kc_sys_exit, &skel.progs.kc_sys_enter] {
+            let programs = [
+                &skel.progs.kc_sys_exit,
+                &skel.progs.kc_sys_exit_again,
+                &skel.progs.kc_sys_enter,
+                &skel.progs.kc_sys_enter_again,
+            ];
+            for program in programs.into_iter().filter(|program| program.autoload()) {
                 hooks.push(program.attach().map_err(step("watch system calls"))?);
             }
         }
@@ -216,6 +222,12 @@ fn may_turn_interrupts_off(types: &KernelTypes) -> bool {
         && types.parameters("bpf_res_spin_unlock").is_some()
 }
 
+/// Whether a thread can be preempted inside a program at a system call (Linux 7.2). Meanwhile the
+/// kernel skips that program for the other threads of the CPU.
+fn preempts_programs_at_calls(types: &KernelTypes) -> bool {
+    types.parameters("trace_call_bpf_faultable").is_some()
+}
+
 fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {
     // One object for the life of the process: a leak of a few words makes a skeleton without a
     // borrowed owner beside it.
@@ -237,6 +249,8 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         rodata.use_maple_tree = CodeLookup::of(settings.types) == CodeLookup::MapleTree;
         rodata.kernel_faults_are_noted = has_fault_tracepoint(settings.types);
         rodata.turn_interrupts_off = may_turn_interrupts_off(settings.types);
+        rodata.calls_are_preempted =
+            !settings.traced_calls.is_empty() && preempts_programs_at_calls(settings.types);
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
@@ -262,6 +276,9 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     let traces_calls = !settings.traced_calls.is_empty();
     open.progs.kc_sys_enter.set_autoload(traces_calls);
     open.progs.kc_sys_exit.set_autoload(traces_calls);
+    let again = traces_calls && preempts_programs_at_calls(settings.types);
+    open.progs.kc_sys_enter_again.set_autoload(again);
+    open.progs.kc_sys_exit_again.set_autoload(again);
     open.maps.kc_io_scratch.set_autocreate(traces_calls)?;
     open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_io_stack.set_autocreate(traces_calls)?;

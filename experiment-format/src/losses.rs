@@ -45,6 +45,8 @@ pub struct Losses {
     pub lock_waits: u64,
     /// Traced system calls that were not recorded.
     pub io_calls: u64,
+    /// Context switches to threads whose system calls were not recorded meanwhile.
+    pub unseen_calls: u64,
     /// Allocated and freed blocks that were not recorded.
     pub blocks: u64,
     /// Intervals of processes that were not chosen yet, and too many: they are in the founder.
@@ -114,7 +116,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const KERNEL_STACK: [&str; 2] = ["kernel stack", "kernel stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 29] = [
+const CAUSES: [Cause; 30] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -183,6 +185,13 @@ const CAUSES: [Cause; 29] = [
         lost: true,
         noun: ["traced system call", "traced system calls"],
         what: "not recorded, because the ring buffer was full",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "unseen_calls",
+        lost: true,
+        noun: ["context switch", "context switches"],
+        what: "to threads whose calls were not seen, because two others were preempted while theirs were traced",
         whole: Whole::Unknown,
     },
     Cause {
@@ -440,6 +449,7 @@ impl Losses {
             ("overflows", count(self.overflows)),
             ("lock_waits", count(self.lock_waits)),
             ("io_calls", count(self.io_calls)),
+            ("unseen_calls", count(self.unseen_calls)),
             ("blocks", count(self.blocks)),
             ("unnamed_ticks", count(self.unnamed_ticks)),
             ("truncated_stacks", count(self.truncated_stacks)),
@@ -476,6 +486,7 @@ impl Losses {
             && self.overflows == 0
             && self.lock_waits == 0
             && self.io_calls == 0
+            && self.unseen_calls == 0
             && self.blocks == 0
     }
 

@@ -7,12 +7,17 @@ use nix::sys::mman::ProtFlags;
 use tests::machine::cold_file::ColdFile;
 use tests::workload::truth::Work;
 
+const MIN_ROUNDS: u32 = 4;
+
 fn main() -> Result<()> {
     let mut work = Work::start("state_tfault")?;
     let code = ColdFile::make(&mut work, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC)?;
     let mut calls = 0;
-    // Once in any case: a slow disk may take all the time to make the file.
-    while calls == 0 || !work.over()? {
+    // Several times in any case: a slow disk may take all the time to make the file, and pages that
+    // were just written are not always dropped.
+    let mut rounds = 0;
+    while rounds < MIN_ROUNDS || !work.over()? {
+        rounds += 1;
         code.drop_cache(&mut work)?;
         for place in code.places() {
             // SAFETY: the page is mapped for execution and full of `ret`, which is a function of

@@ -67,7 +67,20 @@ struct cpu_stats {
 	__u64 measured_ns; /* when one began that is measured; the stack has no room */
 	/* A program that user space runs counts boundaries. The clock's timer may interrupt it. */
 	__u64 settling;
-	__u64 unused[4];
+	/* A byte for each program at system calls: 1 while it runs here (enum call_program). */
+	__u64 in_programs;
+	/* Context switches while both programs for the same end of calls were inside: calls of the
+	 * thread that came were not seen. */
+	__u64 calls_unseen;
+	__u64 unused[2];
+};
+
+/* Programs at system calls. Two for each end, where one may be preempted (c/io_call.bpf.c). */
+enum call_program {
+	CALL_EXIT = 0,
+	CALL_EXIT_AGAIN = 1,
+	CALL_ENTER = 2,
+	CALL_ENTER_AGAIN = 3,
 };
 
 /* No multiple of the number of threads that take turns, such as two: it is a prime number. */

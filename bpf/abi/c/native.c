@@ -308,6 +308,8 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, unmeasured)
 	FIELD(cpu_stats, measured_ns)
 	FIELD(cpu_stats, settling)
+	FIELD(cpu_stats, in_programs)
+	FIELD(cpu_stats, calls_unseen)
 	FIELD(cpu_stats, unused)
 
 	SIZE(counter_stats)

@@ -608,8 +608,12 @@ pub struct CpuStats {
     pub measured_ns: u64,
     /// 1 while a program that user space runs counts boundaries.
     pub settling: u64,
+    /// A byte for each program at system calls, 1 while it runs there: `enum call_program`.
+    pub in_programs: u64,
+    /// See [`CpuCounts::calls_unseen`].
+    pub calls_unseen: u64,
     /// Fills the last cache line.
-    pub unused: [u64; 4],
+    pub unused: [u64; 2],
 }
 
 impl CpuStats {
@@ -635,6 +639,7 @@ impl CpuStats {
             lock_waits_skipped_ns: self.lock_waits_skipped_ns,
             io_calls_lost: self.io_calls_lost,
             blocks_lost: self.blocks_lost,
+            calls_unseen: self.calls_unseen,
             programs_ns: self.programs_ns,
         }
     }
@@ -659,6 +664,7 @@ impl CpuStats {
             last_pid: 0,
             last_tid: 0,
             settling: 0,
+            in_programs: 0,
             ..self
         }
     }

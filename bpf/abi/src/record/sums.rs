@@ -118,6 +118,9 @@ sums! {
         io_calls_lost,
         /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
         blocks_lost,
+        /// Context switches to threads whose system calls were not seen, because two threads were
+        /// preempted in the programs that trace calls.
+        calls_unseen,
         /// What the programs took at context switches, ticks and returns to user mode, nanoseconds.
         programs_ns,
     }

@@ -290,6 +290,8 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             unmeasured,
             measured_ns,
             settling,
+            in_programs,
+            calls_unseen,
             unused,
         ]
     );
@@ -550,6 +552,7 @@ proptest! {
             last_pid: 0,
             last_tid: 0,
             settling: 0,
+            in_programs: 0,
             ..stats
         };
         prop_assert_eq!(kept.as_bytes(), expected.as_bytes());
