@@ -24,12 +24,12 @@
  *
  *   Of the records of one thread with the same beginning, user space keeps the last one.
  *
- * Since Linux 7.2 a thread can be preempted inside these programs, and until it continues the kernel
- * skips them for all other threads of that CPU (`active` of a program). An interrupt that came while
- * interrupts were off is delivered inside the program, so this is common: one call in ten was not
- * seen with one CPU. There each program is loaded twice: the second does what the first did not do,
- * and is skipped itself only if two threads are preempted in both, which a context switch then
- * notices (calls_unseen).
+ * Since Linux 7.2 a thread can be preempted inside these programs. Until it continues, the kernel
+ * skips the program for all other threads of that CPU (`active` of a program). An interrupt that
+ * came while interrupts were off is delivered inside the program, so this is common: with one CPU,
+ * one call in ten was not seen. There each program is loaded twice. The second does what the first
+ * did not, and is skipped itself only if two threads are preempted in both, which a context switch
+ * then notices (calls_unseen).
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>

@@ -59,8 +59,8 @@ static __always_inline __u32 traced_call_index(struct task_struct *task, long ca
 	return is_compat(task) ? CALLS_COMPAT * IO_CALLS + call : call;
 }
 
-/* The table of descriptors of a thread. Read by a call: at a load of this pointer, the verifier looks
- * for its type by name, linearly. */
+/* The table of descriptors of a thread. Read by a call: at a load of this pointer, the verifier
+ * looks for its type by name, linearly. */
 static __always_inline __u64 files_of(struct task_struct *task)
 {
 	return (__u64)BPF_CORE_READ(task, files);

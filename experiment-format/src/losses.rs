@@ -534,7 +534,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 kernel stack (0.01 % of 20000) not readable; \
-             none by 27 other causes; below 1 %: reports are not affected"
+             none by 28 other causes; below 1 %: reports are not affected"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;

@@ -2,8 +2,8 @@
 //!
 //! gprofng rejects an experiment with half an element or half a usage record, so a record is
 //! written whole or taken back. Two things can cut a record. A disk may fill up: space is reserved
-//! ahead, the end of a failed write is cut off, and a spare part of the reservation leaves space for
-//! the events that close the experiment. And the process may be killed: Linux ends a write only
+//! ahead, the end of a failed write is cut off, and a spare part of the reservation leaves space
+//! for the events that close the experiment. And the process may be killed: Linux ends a write only
 //! between two pages of the file, so no text element lies across a page border.
 //!
 //! A file may also be closed and resumed later, given its length. Such files are small and many,

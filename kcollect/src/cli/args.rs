@@ -174,8 +174,8 @@ pub(super) struct DataArgs {
     pub(super) io: Option<String>,
     /// Record the memory that the followed processes allocate and free, with stacks. on: the
     /// blocks of their allocators (malloc and the like, probed from outside), of which one byte in
-    /// 524288 is sampled; BYTES: one byte in that many; all: each block. growth: what a process gets
-    /// from the kernel and gives back (mmap, munmap, mremap, mprotect, brk), which costs other
+    /// 524288 is sampled; BYTES: one byte in that many; all: each block. growth: what a process
+    /// gets from the kernel and gives back (mmap, munmap, mremap, mprotect, brk), which costs other
     /// processes what -i does. off (the default): nothing. Name the processes as for -s
     #[arg(
         short = 'H',
@@ -240,8 +240,8 @@ pub(super) struct TimeArgs {
     #[arg(long, value_name = "SIZE|TIME", allow_hyphen_values = true)]
     pub(super) keep: Option<String>,
     /// With --rotate, pack each experiment in its directory once it is complete, at a quarter of
-    /// --budget, or else 5 % of one CPU. It takes a fifth of the space. kcollect reads it as before;
-    /// kcollect unpack makes it one for gprofng
+    /// --budget, or else 5 % of one CPU. It takes a fifth of the space. kcollect reads it as
+    /// before; kcollect unpack makes it one for gprofng
     #[arg(long)]
     pub(super) pack: bool,
     /// When kcollect's own process takes more than this share of one CPU (1%, 0.5%) for five

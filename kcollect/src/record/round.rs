@@ -287,7 +287,7 @@ impl Session<'_> {
         }
     }
 
-    /// Reduces detail that costs too much, and restores it when there is time to spare (`--budget`).
+    /// Reduces detail that costs too much, and restores it when CPU time is left (`--budget`).
     pub(super) fn keep_budget(
         &mut self,
         time_ns: Nanos,
