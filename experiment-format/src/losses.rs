@@ -543,7 +543,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 kernel stacks (8.20 % of 20000) not readable; \
-             none by 26 other causes; shares in reports can be off by up to 8.2 %"
+             none by 27 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

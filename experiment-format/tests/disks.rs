@@ -259,16 +259,16 @@ fn root_a_subexperiment_waits_for_space() {
     let header = header(vec![ClockTick::table(1000)]);
     let create =
         |name: &str| SubexperimentWriter::create(&founder, name, &header, StartTime::default());
-    let filler = disk.join("filler");
+    let spare = disk.join("spare");
     let (mut reported, mut failed) = (0, 0);
     let mut sub = create("_a.er").unwrap();
     let path = founder.path().join("_a.er");
     // The disk is full at every page that the files may need.
     for pages in (0..12).chain(0..12) {
-        std::fs::write(&filler, vec![1; 4096 * pages]).unwrap();
+        std::fs::write(&spare, vec![1; 4096 * pages]).unwrap();
         let filler = disk.join(format!("filler{pages}"));
         let _ = std::fs::write(&filler, vec![1; 4 << 20]);
-        std::fs::remove_file(&filler).unwrap();
+        std::fs::remove_file(&spare).unwrap();
         for _ in 0..30 {
             add_records(&mut sub, reported);
             reported += 1;
@@ -294,7 +294,7 @@ fn root_a_subexperiment_waits_for_space() {
     assert!(failed > 10, "the disk was never full");
 
     // A subexperiment that cannot begin leaves nothing; one that cannot end is whole.
-    let _ = std::fs::write(&filler, vec![1; 4 << 20]);
+    let _ = std::fs::write(&spare, vec![1; 4 << 20]);
     assert!(create("_b.er").unwrap_err().is_disk_full());
     assert!(!founder.path().join("_b.er").exists());
     for n in 0..1000 {
