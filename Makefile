@@ -65,14 +65,16 @@ deny:
 # others run side by side (Shared). Two threads there too: with one, the test harness runs tests in
 # its main thread, and what is not judged is printed without a name. All runs have all packages, so
 # that only the first compiles: with fewer, libraries would have other features.
+OUTCOMES := $(abspath $(TARGET))/outcomes
 AS_ROOT = --config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
 test: build
 	@scripts/packages.sh test
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
-	PATH="$$(scripts/perf-path.sh)"; failed=0; \
+	rm -f $(OUTCOMES)
+	PATH="$$(scripts/perf-path.sh)"; export KCOLLECT_OUTCOMES=$(OUTCOMES); failed=0; \
 	for tests in 'root_ --skip root_alone_ --test-threads=4' 'root_alone_ --test-threads=2'; do \
 		cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- $$tests || failed=1; \
-	done; exit $$failed
+	done; scripts/outcomes.sh $(OUTCOMES) || failed=1; exit $$failed
 
 # After a change: one package, or all of them, without root and without the release build.
 test-fast: rust

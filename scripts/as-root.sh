@@ -8,4 +8,5 @@ command -v sudo >/dev/null 2>&1 || {
     echo "kcollect: this needs root: run make as root, or install sudo" >&2
     exit 77
 }
-exec sudo -E env "PATH=$PATH" "KCOLLECT=${KCOLLECT:-}" "KCOLLECT_FAULTS=${KCOLLECT_FAULTS:-}" "$@"
+exec sudo -E env "PATH=$PATH" "KCOLLECT=${KCOLLECT:-}" "KCOLLECT_FAULTS=${KCOLLECT_FAULTS:-}" \
+    "KCOLLECT_OUTCOMES=${KCOLLECT_OUTCOMES:-}" "$@"

@@ -64,8 +64,8 @@ fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
             let done = list::list(&request, output);
             return exit_code(done, output);
         }
-        Ok(Command::Archive(request)) => {
-            let done = packing::archive(&request, output);
+        Ok(Command::Pack(request)) => {
+            let done = packing::pack(&request, output);
             return exit_code(done, output);
         }
         Ok(Command::Unpack(request)) => {

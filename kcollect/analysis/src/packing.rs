@@ -1,4 +1,4 @@
-//! Packs experiments into files to be carried away (`kcollect archive`) and unpacks them for
+//! Packs experiments into files to be carried away (`kcollect pack`) and unpacks them for
 //! gprofng (`kcollect unpack`). kcollect itself reads them as they are.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use crate::private_file;
 
 /// What is packed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ArchiveOptions {
+pub struct PackOptions {
     /// The directories of the experiments.
     pub experiments: Vec<PathBuf>,
     /// The file, of one experiment; the default is its name with `.zst`, in the current directory.
@@ -41,14 +41,14 @@ pub struct UnpackOptions {
 ///
 /// # Errors
 /// When one can't be read, or its file can't be written. Those before it are packed.
-pub fn archive(options: &ArchiveOptions, output: &mut Output) -> Result<(), Failure> {
+pub fn pack(options: &PackOptions, output: &mut Output) -> Result<(), Failure> {
     for experiment in &options.experiments {
-        archive_one(experiment, options.file.as_deref(), output)?;
+        pack_one(experiment, options.file.as_deref(), output)?;
     }
     Ok(())
 }
 
-fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
+fn pack_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
     // One that is packed next to its load objects is packed again with them.
     let whole = match packed::packed_file(path) {
         Some(_) => Some(unpacked_for_now(path)?),
@@ -82,7 +82,7 @@ fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<
         Failure::new(
             ExitKind::CantCreate,
             format!("cannot write {}: {error}", file.display()),
-            "name a file with -o where there is space: kcollect archive ktest.1.er -o /tmp/ktest.1.er.zst",
+            "name a file with -o where there is space: kcollect pack ktest.1.er -o /tmp/ktest.1.er.zst",
         )
     })?;
     output.end_progress();
@@ -177,7 +177,7 @@ fn not_unpacked(error: &Error) -> Failure {
         Failure::new(
             ExitKind::NoInput,
             error.to_string(),
-            "name a file that kcollect archive made, as it was made, or an experiment that --pack packed; what could be unpacked is there",
+            "name a file that kcollect pack made, as it was made, or an experiment that --pack packed; what could be unpacked is there",
         )
     }
 }

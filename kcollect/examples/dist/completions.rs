@@ -20,7 +20,7 @@ const KEYWORDS: [(&str, &[&str]); 5] = [
     ("skip_idle", &["on", "off"]),
     ("sample", &["on", "off"]),
     (
-        "archive",
+        "pack",
         &["on", "off", "usedldobjects", "src", "usedsrc", "all"],
     ),
 ];

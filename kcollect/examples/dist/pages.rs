@@ -151,7 +151,7 @@ const EXTRAS: [PageExtras; 11] = [
         see_also: &[],
     },
     PageExtras {
-        name: "archive",
+        name: "pack",
         status: "0 for success, 64 if the command line is wrong, 66 if there is no such experiment or it cannot be read, 73 if \
                  the file cannot be written. kcollect(1) lists all codes.",
         files: &[EXPERIMENT],

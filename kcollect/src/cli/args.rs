@@ -38,7 +38,7 @@ with a hyphen or has the name of a command.";
     name = "kcollect",
     bin_name = "kcollect",
     about = ABOUT,
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT...] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect list [DIRECTORY...] [--json]\n       kcollect archive EXPERIMENT... [-o FILE]\n       kcollect unpack FILE... [-d DIRECTORY]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT...] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect list [DIRECTORY...] [--json]\n       kcollect pack EXPERIMENT... [-o FILE]\n       kcollect unpack FILE... [-d DIRECTORY]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -90,7 +90,8 @@ pub(super) enum Sub {
         json: bool,
     },
     /// Packs an experiment into one file, to be kept or carried away. All commands read it as it is
-    Archive {
+    #[command(alias = "archive")]
+    Pack {
         /// The experiments, which are left as they are
         #[arg(value_name = "EXPERIMENT", required = true)]
         experiments: Vec<PathBuf>,
@@ -335,7 +336,7 @@ Examples:
   kcollect export --to firefox        for profiler.firefox.com
   kcollect list /var/profiles         which experiments are there?
   kcollect report --at 03:10-03:15    what happened then, of all that is here
-  kcollect archive ktest.1.er         one file, to be kept or carried away
+  kcollect pack ktest.1.er            one file, to be kept or carried away
   kcollect track make                 faults and switches of each thread
   sudo kcollect stat -p 1             the same of each CPU, every second
 ";

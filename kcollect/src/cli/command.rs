@@ -4,7 +4,7 @@
 //! reported in the plan's notices; a value that it cannot use is an error.
 
 use analysis::list::ListOptions;
-use analysis::packing::{ArchiveOptions, UnpackOptions};
+use analysis::packing::{PackOptions, UnpackOptions};
 use analysis::report::ReportOptions;
 use analysis::view::ViewOptions;
 use analysis::{export, flame};
@@ -36,8 +36,8 @@ pub enum Command {
     Export(Box<export::ExportOptions>),
     /// List experiments (`kcollect list`).
     List(ListOptions),
-    /// Pack experiments (`kcollect archive`).
-    Archive(ArchiveOptions),
+    /// Pack experiments (`kcollect pack`).
+    Pack(PackOptions),
     /// Unpack them (`kcollect unpack`).
     Unpack(UnpackOptions),
     /// Count by thread (`kcollect track`).
@@ -79,10 +79,10 @@ pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliEr
         Some(Sub::List { directories, json }) => {
             return Ok(Command::List(ListOptions { directories, json }));
         }
-        Some(Sub::Archive {
+        Some(Sub::Pack {
             experiments,
             output,
-        }) => return packing::archive(experiments, output).map(Command::Archive),
+        }) => return packing::pack(experiments, output).map(Command::Pack),
         Some(Sub::Unpack { files, directory }) => {
             return packing::unpack(files, directory).map(Command::Unpack);
         }

@@ -1,18 +1,18 @@
-//! The arguments of `kcollect archive` and `kcollect unpack`.
+//! The arguments of `kcollect pack` and `kcollect unpack`.
 
 use std::path::PathBuf;
 
-use analysis::packing::{ArchiveOptions, UnpackOptions};
+use analysis::packing::{PackOptions, UnpackOptions};
 use experiment_format::packed::{SUFFIX, is_packed};
 
 use super::CliError;
 use super::filters::not_an_experiment;
 
 /// Returns the request to pack.
-pub(super) fn archive(
+pub(super) fn pack(
     experiments: Vec<PathBuf>,
     file: Option<PathBuf>,
-) -> Result<ArchiveOptions, CliError> {
+) -> Result<PackOptions, CliError> {
     let is_directory = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "er");
     if let Some(packed) = experiments.iter().find(|path| is_packed(path)) {
         return Err(CliError::new(
@@ -47,7 +47,7 @@ pub(super) fn archive(
             ));
         }
     }
-    Ok(ArchiveOptions { experiments, file })
+    Ok(PackOptions { experiments, file })
 }
 
 /// Returns the request to unpack.
@@ -60,7 +60,7 @@ pub(super) fn unpack(
     if let Some(other) = files.iter().find(|path| !is_experiment(path)) {
         return Err(CliError::new(
             format!("{}: the name does not end in {SUFFIX}", other.display()),
-            "name a file that kcollect archive made, or an experiment that --pack packed",
+            "name a file that kcollect pack made, or an experiment that --pack packed",
         ));
     }
     Ok(UnpackOptions {

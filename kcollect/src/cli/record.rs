@@ -242,7 +242,7 @@ fn series(
     if rotate.is_none() && time.pack {
         return Err(CliError::new(
             "--pack is for a series of experiments",
-            "type --rotate TIME too, or kcollect archive EXPERIMENT after the recording",
+            "type --rotate TIME too, or kcollect pack EXPERIMENT after the recording",
         ));
     }
     if rotate.is_some() && name.series().is_none() {

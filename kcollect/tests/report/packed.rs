@@ -45,7 +45,7 @@ fn packed() -> tempfile::TempDir {
         fs::create_dir(path.join(name)).unwrap();
     }
     made(path);
-    printed(path, &["archive", "ktest.3.er"]);
+    printed(path, &["pack", "ktest.3.er"]);
     fs::rename(path.join("ktest.3.er"), path.join("kept/ktest.3.er")).unwrap();
     tmp
 }
@@ -231,7 +231,7 @@ fn is_carried_away_whole(as_they_were: bool) {
     let path = tmp.path();
     fs::create_dir(path.join("other")).unwrap();
     printed(path, &["unpack", "ktest.3.er", "-d", "other"]);
-    printed(path, &["archive", "ktest.3.er", "-o", "other/file.er.zst"]);
+    printed(path, &["pack", "ktest.3.er", "-o", "other/file.er.zst"]);
     fs::create_dir(path.join("other/again")).unwrap();
     printed(path, &["unpack", "other/file.er.zst", "-d", "other/again"]);
     let diff = |other: &str| {
@@ -293,13 +293,13 @@ fn errors_have_a_hint() {
         &["list"],
         &["unpack", "none.er.zst"],
         &["unpack", "kept/ktest.3.er"],
-        &["archive"],
-        &["archive", "missing.er"],
-        &["archive", "ktest.3.er.zst"],
-        &["archive", &sub],
-        &["archive", "kept/ktest.3.er", "-o", "x.er"],
+        &["pack"],
+        &["pack", "missing.er"],
+        &["pack", "ktest.3.er.zst"],
+        &["pack", &sub],
+        &["pack", "kept/ktest.3.er", "-o", "x.er"],
         &[
-            "archive",
+            "pack",
             "kept/ktest.3.er",
             "kept/ktest.3.er",
             "-o",
@@ -315,7 +315,7 @@ fn errors_have_a_hint() {
     insta::assert_snapshot!("packed_refused", text);
     let (code, text) = refused(
         tmp.path(),
-        &["archive", "kept/ktest.3.er", "-o", "none/x.er.zst"],
+        &["pack", "kept/ktest.3.er", "-o", "none/x.er.zst"],
     );
     assert_eq!(code, 73, "{text}");
     assert!(is_empty(&tmp.path().join("temporary")));

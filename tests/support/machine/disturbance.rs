@@ -12,6 +12,7 @@
 //! its own and is no block I/O of its own.
 
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::Instant;
 
@@ -107,40 +108,89 @@ pub fn judge_times(check: impl Fn() -> Result<()>) -> Result<()> {
         let watch = Watch::start()?;
         Ok(move || watch.end())
     };
-    repeat(check, watch, |why| not_judged(why))
+    repeat(check, watch, note)
 }
 
 fn repeat<End: FnOnce() -> Result<Disturbance>>(
     check: impl Fn() -> Result<()>,
     watch: impl Fn() -> Result<End>,
-    report: impl Fn(fmt::Arguments<'_>),
+    report: impl Fn(Outcome, fmt::Arguments<'_>),
 ) -> Result<()> {
     for number in 1..=MAX_TRIES {
         nix::unistd::sync();
         let end = watch()?;
         let Err(error) = check() else {
+            report(Outcome::Judged, format_args!("passed"));
             return Ok(());
         };
         let disturbance = end()?;
         if !disturbance.matters() && !error.is::<NoTruth>() {
             return Err(error);
         }
-        report(format_args!(
-            "try {number} of {MAX_TRIES}, {disturbance}: {error:#}"
-        ));
+        let outcome = if number < MAX_TRIES {
+            Outcome::Repeated
+        } else {
+            Outcome::Inconclusive
+        };
+        report(
+            outcome,
+            format_args!("try {number} of {MAX_TRIES}, {disturbance}: {error:#}"),
+        );
     }
     Ok(())
 }
 
-/// Prints what a check did not judge, and why. The test harness keeps back what a passing test
-/// prints by `eprintln!`, but not this.
-#[expect(clippy::disallowed_methods, reason = "eprintln! would be kept back")]
+/// How a check ended that judges times, or that needs what a machine may not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It passed.
+    Judged,
+    /// The machine was disturbed, and the check is repeated.
+    Repeated,
+    /// The machine was disturbed each time: neither passed nor failed.
+    Inconclusive,
+    /// This machine does not have what it needs.
+    Impossible,
+}
+
+impl Outcome {
+    fn name(self) -> &'static str {
+        match self {
+            Outcome::Judged => "judged",
+            Outcome::Repeated => "repeated",
+            Outcome::Inconclusive => "inconclusive",
+            Outcome::Impossible => "impossible",
+        }
+    }
+}
+
+/// The environment variable with the path of the file to which outcomes are appended, one a line:
+/// outcome, check and reason between tabs. `scripts/outcomes.sh` counts them.
+const OUTCOMES: &str = "KCOLLECT_OUTCOMES";
+
+/// Notes that a check was not made because this machine does not have what it needs.
 pub fn not_judged(why: impl fmt::Display) {
+    note(Outcome::Impossible, format_args!("{why}"));
+}
+
+/// Prints and keeps the outcome of a check. The test harness keeps back what a passing test prints
+/// by `eprintln!`, but not this.
+#[expect(clippy::disallowed_methods, reason = "eprintln! would be kept back")]
+fn note(outcome: Outcome, why: fmt::Arguments<'_>) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a check");
-    let line = format!("not judged: {name}: {why}\n");
-    // Standard error is closed: there is nowhere to print to.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    if outcome != Outcome::Judged {
+        let line = format!("{}: {name}: {why}\n", outcome.name());
+        // Standard error is closed: there is nowhere to print to.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    if let Some(path) = std::env::var_os(OUTCOMES).filter(|path| !path.is_empty()) {
+        let why = why.to_string().replace(['\n', '\t'], " ");
+        let line = format!("{}\t{name}\t{why}\n", outcome.name());
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        // What cannot be written is missing in the list, and was printed.
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }
 
 #[cfg(test)]
@@ -162,23 +212,30 @@ mod tests {
 
     /// Runs a check that fails `failures` times, on a machine in this condition. Returns how often
     /// it ran, and whether it passed.
-    fn runs(failures: usize, machine: Disturbance) -> (usize, bool) {
+    fn runs(failures: usize, machine: Disturbance) -> (usize, bool, Outcome) {
         let count = Cell::new(0);
+        let last = Cell::new(Outcome::Impossible);
         let check = || {
             count.set(count.get() + 1);
             ensure!(count.get() > failures, "it is wrong");
             Ok(())
         };
-        let passed = repeat(check, || Ok(move || Ok(machine)), |_| {}).is_ok();
-        (count.get(), passed)
+        let passed = repeat(
+            check,
+            || Ok(move || Ok(machine)),
+            |outcome, _| last.set(outcome),
+        );
+        (count.get(), passed.is_ok(), last.get())
     }
 
     #[test]
     fn only_a_disturbed_check_is_repeated() {
-        assert_eq!(runs(0, LOUD), (1, true));
-        assert_eq!(runs(1, QUIET), (1, false));
-        assert_eq!(runs(1, LOUD), (2, true));
-        assert_eq!(runs(usize::MAX, LOUD), (MAX_TRIES, true));
+        use Outcome::{Impossible, Inconclusive, Judged};
+        assert_eq!(runs(0, LOUD), (1, true, Judged));
+        assert_eq!(runs(1, QUIET), (1, false, Impossible));
+        assert_eq!(runs(1, LOUD), (2, true, Judged));
+        let inconclusive = (MAX_TRIES, true, Inconclusive);
+        assert_eq!(runs(usize::MAX, LOUD), inconclusive);
     }
 
     #[test]
@@ -188,7 +245,7 @@ mod tests {
             count.set(count.get() + 1);
             Err(NoTruth("it slept".to_owned()).into())
         };
-        assert!(repeat(check, || Ok(move || Ok(QUIET)), |_| {}).is_ok());
+        assert!(repeat(check, || Ok(move || Ok(QUIET)), |_, _| {}).is_ok());
         assert_eq!(count.get(), MAX_TRIES);
     }
 

@@ -162,6 +162,6 @@ fn failure(message: String) -> Failure {
     Failure::new(
         ExitKind::NoInput,
         message,
-        "name a directory that kcollect or gprofng collect made, such as ktest.1.er, or a file that kcollect archive made",
+        "name a directory that kcollect or gprofng collect made, such as ktest.1.er, or a file that kcollect pack made",
     )
 }

@@ -1,0 +1,16 @@
+#!/bin/sh
+# `outcomes.sh FILE`: says which checks judged nothing, and fails if more than 3 of 100 of those that
+# judge times were inconclusive. The file is that of tests/support/machine/disturbance.rs.
+[ -f "$1" ] || exit 0
+count() { cut -f1 "$1" | grep -cx "$2"; }
+judged=$(count "$1" judged)
+inconclusive=$(count "$1" inconclusive)
+repeated=$(count "$1" repeated)
+impossible=$(count "$1" impossible)
+printf '\n%s checks of times judged, %s tries repeated; %s inconclusive, %s not possible on this machine\n' \
+    "$judged" "$repeated" "$inconclusive" "$impossible"
+grep -E '^(inconclusive|impossible)' "$1" | cut -c1-300
+if [ $((100 * inconclusive)) -gt $((3 * (judged + inconclusive))) ]; then
+    echo "more than 3 of 100 are inconclusive: this machine is too busy to judge times; run the tests again" >&2
+    exit 1
+fi
