@@ -81,18 +81,28 @@ fn repeat(work: &Work, mut once: impl FnMut(u64) -> Result<()>) -> Result<u64> {
     Ok(count)
 }
 
-/// Maps a file's first page for execution.
-fn map(file: &File) -> nix::Result<std::ptr::NonNull<std::ffi::c_void>> {
+/// Maps a page of a file for execution.
+fn map(file: &File, number: i64) -> nix::Result<std::ptr::NonNull<std::ffi::c_void>> {
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     // SAFETY: the kernel chooses a place where nothing is.
-    unsafe { mmap(None, PAGE, access, MapFlags::MAP_PRIVATE, file, 0) }
+    unsafe {
+        mmap(
+            None,
+            PAGE,
+            access,
+            MapFlags::MAP_PRIVATE,
+            file,
+            number * PAGE.get() as i64,
+        )
+    }
 }
 
 fn mappings(work: &Work, keep: bool) -> Result<u64> {
     let program = File::open("/proc/self/exe")?;
     let mut kept = Vec::new();
+    let mut round = 0;
     repeat(work, |_| {
-        let page = map(&program);
+        let page = map(&program, round);
         if keep && let Ok(page) = page {
             kept.push(page);
             // Between two mappings of one file there is something else, or they would be one.
@@ -102,7 +112,9 @@ fn mappings(work: &Work, keep: bool) -> Result<u64> {
             kept.extend(other);
             return Ok(());
         }
-        // Beyond the system's limit there are no more, so all begins again.
+        // Beyond the system's limit there are no more, so all begins again, with another page: the
+        // same one at the same place would be no change.
+        round = (round + 1) % 8;
         for page in kept.drain(..).chain(page) {
             // SAFETY: nothing refers to the page.
             unsafe { munmap(page, PAGE.get()) }?;
@@ -155,7 +167,7 @@ fn can_map(directory: &Path) -> bool {
     let path = directory.join(format!("storm-{}", std::process::id()));
     let mapped = File::create_new(&path).and_then(|file| {
         file.set_len(PAGE.get() as u64)?;
-        Ok(map(&File::open(&path)?)?)
+        Ok(map(&File::open(&path)?, 0)?)
     });
     let _ = fs::remove_file(&path);
     mapped.is_ok()
@@ -167,7 +179,7 @@ fn one_file(directory: &Path, number: u64) -> Result<()> {
     file.set_len(PAGE.get() as u64)?;
     let file = File::open(&path)?;
     // As above.
-    let _ = map(&file);
+    let _ = map(&file, 0);
     Ok(fs::remove_file(&path)?)
 }
 
