@@ -119,6 +119,8 @@ impl Subexperiment {
             })?;
         }
         let mapped = code.code_areas(pid);
+        // A dump is known by its name, which an area of code does not keep.
+        let files = code.mapped_by(pid);
         let inherited = jit
             .as_mut()
             .filter(|_| mapped.iter().any(|mapping| is_anonymous(&mapping.file)))
@@ -126,7 +128,7 @@ impl Subexperiment {
                 let maps = process.parent_maps.clone();
                 let maps = maps.unwrap_or_else(|| maps_of_ancestors(pid));
                 let forked_ns = process.forked_ns.or_else(|| facts.started_ns());
-                watch.inherit(&maps, &mapped, forked_ns.unwrap_or(first.at_ns))
+                watch.inherit(&maps, &files, forked_ns.unwrap_or(first.at_ns))
             });
         let mut experiment = Subexperiment {
             pid,
