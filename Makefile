@@ -46,12 +46,12 @@ build: rust
 run: build
 	scripts/as-root.sh $(KCOLLECT) -p on scripts/demonstration.sh 10
 
-# The target `kernels` is no part of --all-targets, since it has `test = false`.
+# `kernels` and `wild` are no part of --all-targets, since they have `test = false`.
 check: rust
 	@scripts/packages.sh build
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --workspace --test kernels -- -D warnings
+	cargo clippy --locked --workspace --test kernels --test wild -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 	@$(MAKE) --no-print-directory deny
 
@@ -114,7 +114,7 @@ PERCENT ?= 100
 SEED ?= 1
 wild: build
 	@scripts/packages.sh test
-	cargo bench --locked -p tests --bench wild $(AS_ROOT) -- --percent $(PERCENT) --seed $(SEED) \
+	cargo test --locked --workspace --test wild $(AS_ROOT) -- --percent $(PERCENT) --seed $(SEED) \
 		--cases $(abspath $(TARGET))/wild
 
 growth: build

@@ -256,7 +256,10 @@ pub struct Archives {
 }
 
 impl Archives {
-    pub(crate) fn new(path: PathBuf) -> Self {
+    /// The load objects in a directory `archives/`. Those of an experiment are
+    /// [`Experiment::archives`](crate::reader::Experiment::archives).
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
         Archives {
             path,
             files: None,

@@ -36,10 +36,25 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
 }
 
 fn rust(name: &str) -> Option<String> {
+    // The demangler takes any nested name for one of Rust's old form, whose names end in a hash.
+    if name.trim_start_matches('_').starts_with("ZN") && !has_hash(name) {
+        return None;
+    }
     let demangled = rustc_demangle::try_demangle(name).ok()?;
     let mut out = Limited::default();
     write!(out, "{demangled:#}").ok()?;
     Some(out.0)
+}
+
+/// Whether a name has the hash of Rust's old mangling: 17 characters, an `h` and 16 digits, before
+/// the `E` that ends it or is followed by what the linker added.
+fn has_hash(name: &str) -> bool {
+    let mut ends = name.match_indices("17h").filter_map(|(at, _)| {
+        let rest = &name.as_bytes()[at + 3..];
+        let (hash, rest) = rest.split_at_checked(16)?;
+        Some(hash.iter().all(u8::is_ascii_hexdigit) && rest.first() == Some(&b'E'))
+    });
+    ends.any(|is_hash| is_hash)
 }
 
 fn cpp(name: &str) -> Option<String> {
@@ -70,6 +85,10 @@ mod tests {
     fn names_are_as_in_the_source() {
         for (mangled, name) in [
             ("main", "main"),
+            (
+                "_ZN12_GLOBAL__N_112gUnicodeSetsE",
+                "(anonymous namespace)::gUnicodeSets",
+            ),
             (
                 "_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE",
                 "core::fmt::Write::write_fmt",

@@ -1,49 +1,44 @@
-//! Names of functions by address against `readelf`.
+//! Names of functions by address against `readelf`. Each file is copied into an experiment as a
+//! recording does, and the names are read from that copy.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
-use analysis::symbol::{CodeName, ObjectRef, SearchPaths, Symboliser, UnnamedCode};
 use anyhow::{Context, Result};
+use experiment_format::archive::ARCHIVES;
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::functions::Archives;
 use object::{Object as _, ObjectSegment as _};
+use user_collector::archive::archive_object;
+use user_collector::files::InvokingUser;
 
 use crate::{Disagreement, Found, Sample, installed};
 
 /// Functions of each file that are compared.
 const PER_FILE: usize = 200;
 
-/// Functions at an address, as `readelf` has them.
+/// The end of a function and its names, as `readelf` has them, by address.
 type Functions = BTreeMap<u64, (u64, Vec<String>)>;
 
 pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
     let mut found = Found::default();
-    let symboliser = Symboliser::new(SearchPaths::new(None));
     for path in sample.of(installed::objects()?) {
-        let functions = match functions_of(&path) {
-            Ok(functions) => functions,
-            Err(error) => {
-                found.skipped.push(format!("{}: {error:#}", path.display()));
-                continue;
-            }
-        };
-        compare(&symboliser, &path, &functions, &mut found)?;
+        let compared = compare(&path, &mut found);
+        if let Err(error) = compared {
+            found.skipped.push(format!("{}: {error:#}", path.display()));
+        }
     }
     Ok(found)
 }
 
 /// Compares the name in the middle of each function.
-fn compare(
-    symboliser: &Symboliser,
-    path: &Path,
-    functions: &Functions,
-    found: &mut Found,
-) -> Result<()> {
+fn compare(path: &Path, found: &mut Found) -> Result<()> {
+    let functions = functions_of(path)?;
     let bytes = fs::read(path)?;
-    let Ok(elf) = object::File::parse(&*bytes) else {
-        return Ok(());
-    };
+    let elf = object::File::parse(&*bytes)?;
     let offset = |address: u64| {
         elf.segments().find_map(|segment| {
             let (offset, size) = segment.file_range();
@@ -51,40 +46,33 @@ fn compare(
             (inside < size).then_some(offset + inside)
         })
     };
-    let step = functions.len().div_ceil(PER_FILE).max(1);
-    let places: Vec<_> = functions
-        .iter()
-        .filter(|(_, (size, _))| *size > 0)
-        .step_by(step)
-        .filter_map(|(address, (size, _))| {
-            let middle = address + size / 2;
-            Some((middle, offset(middle)?))
-        })
-        .collect();
-    let object = ObjectRef {
-        name: path.display().to_string(),
-        ..ObjectRef::default()
+    let name = path.to_str().context("no UTF-8")?;
+    let directory = tempfile::tempdir()?;
+    let request = NameRequest::Exactly("x.er".to_owned());
+    let (dir, _) = ExperimentDir::create(directory.path(), &request, None)?;
+    let root = InvokingUser {
+        uid: 0,
+        groups: Vec::new(),
     };
-    let wanted: Vec<_> = places
-        .iter()
-        .map(|(_, offset)| UnnamedCode {
-            offset: *offset,
-            begin: None,
-        })
-        .collect();
-    let names = symboliser.names(&[(&object, &wanted)]);
-    let names = names.first().map(|names| &names.names[..]);
-    for ((address, _), name) in places.iter().zip(names.unwrap_or_default()) {
-        found.compared += 1;
-        let theirs = covering(functions, *address);
-        let ours = match name {
-            CodeName::Function { symbol, .. } => symbol.clone(),
-            other => format!("{other:?}"),
+    let stop = AtomicBool::new(false);
+    archive_object(&dir, name, &File::open(path)?, None, &root, &stop)?;
+    let mut archives = Archives::new(dir.path().join(ARCHIVES));
+    let copied = archives.functions(name)?;
+
+    let with_size = functions.iter().filter(|(begin, (end, _))| end > begin);
+    let step = with_size.clone().count().div_ceil(PER_FILE).max(1);
+    for (begin, (end, _)) in with_size.step_by(step) {
+        let middle = begin + (end - begin) / 2;
+        let Some(offset) = offset(middle) else {
+            continue;
         };
-        if !theirs.contains(&ours.as_str()) {
+        found.compared += 1;
+        let theirs = covering(&functions, middle);
+        let ours = copied.and_then(|copied| copied.find(offset));
+        if ours.is_none_or(|(name, _)| !theirs.contains(&name)) {
             found.disagreements.push(Disagreement {
-                subject: format!("{}+{address:#x}", path.display()),
-                ours,
+                subject: format!("{name}+{middle:#x}"),
+                ours: format!("{ours:?}"),
                 theirs: theirs.join(" or "),
             });
         }
@@ -96,7 +84,7 @@ fn compare(
 /// name of its own.
 fn covering(functions: &Functions, address: u64) -> Vec<&str> {
     let before = functions.range(..=address).rev().take(64);
-    let covering = before.filter(|(begin, (size, _))| address - **begin < *size);
+    let covering = before.filter(|(_, (end, _))| address < *end);
     covering
         .flat_map(|(_, (_, names))| names.iter().map(String::as_str))
         .collect()
@@ -124,8 +112,8 @@ fn functions_of(path: &Path) -> Result<Functions> {
             None => size.parse(),
         };
         let name = name.split('@').next().unwrap_or(name).to_owned();
-        let (longest, names) = functions.entry(address).or_default();
-        *longest = (*longest).max(size.unwrap_or_default());
+        let (end, names) = functions.entry(address).or_default();
+        *end = (*end).max(address.saturating_add(size.unwrap_or_default()));
         names.push(name);
     }
     Ok(functions)

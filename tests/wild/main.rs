@@ -1,5 +1,5 @@
 //! What kcollect says of the installed programs, next to what other tools say of them: `make wild`,
-//! or as root `cargo bench -p tests --bench wild`. Options come after `--`.
+//! or as root `cargo test --workspace --test wild`. Options come after `--`.
 //!
 //! | check | kcollect | the other tool |
 //! |---|---|---|
@@ -33,7 +33,7 @@ const PRINTED: usize = 20;
 
 /// Compares what kcollect says of the installed programs with what other tools say.
 #[derive(Debug, Parser)]
-#[command(bin_name = "cargo bench -p tests --bench wild --")]
+#[command(bin_name = "cargo test --test wild --")]
 struct Options {
     /// The share of all programs, libraries and names that is compared, percent
     #[arg(long, default_value_t = 100.0)]
@@ -47,9 +47,6 @@ struct Options {
     /// Where each disagreement is kept, as CHECK/N.txt
     #[arg(long, default_value = "target/wild")]
     cases: PathBuf,
-    /// Cargo passes it
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// Chooses a share of what is installed.
