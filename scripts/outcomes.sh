@@ -1,6 +1,6 @@
 #!/bin/sh
-# `outcomes.sh FILE`: says which checks judged nothing, and fails if more than 3 of 100 of those that
-# judge times were inconclusive. The file is that of tests/support/machine/disturbance.rs.
+# `outcomes.sh FILE`: says which checks judged nothing, and fails if more than 3 of 100 of the
+# checks of times were inconclusive. tests/support/machine/disturbance.rs writes the file.
 [ -f "$1" ] || exit 0
 count() { cut -f1 "$1" | grep -cx "$2"; }
 judged=$(count "$1" judged)

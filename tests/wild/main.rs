@@ -7,7 +7,7 @@
 //! | functions | the function at an address of each program and library | `readelf -sW` |
 //! | calls | `-i`: the calls of each program, and how many failed | `strace -f` |
 //!
-//! A seed and a share choose what is compared, so that a run can be repeated. CI compares one tenth;
+//! A seed and a share choose what is compared, so that a run can be repeated. CI compares a tenth;
 //! another seed is another tenth. Each disagreement is kept as a file below `--cases`. Those that
 //! are known, each with a reason, are in `known.txt`; any other makes the exit status 1.
 
