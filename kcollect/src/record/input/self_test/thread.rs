@@ -21,6 +21,9 @@ const STACK_BYTES: usize = 256 << 10;
 /// Pages that are touched first in user mode.
 const FRESH_PAGES: usize = 8;
 
+/// Tries to wait in a futex.
+const MAX_WAITS: u32 = 10;
+
 /// How long the thread does each thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phases {
@@ -150,16 +153,27 @@ fn spin(length: Duration, mut action: impl FnMut()) {
     }
 }
 
-/// Waits for a condition that never comes true.
+/// Waits for a condition that never comes true. On a busy machine the thread may be preempted just
+/// before the futex call until the time is over, so that it does not wait there: then it tries
+/// again.
 fn wait_in_futex(length: Duration) -> io::Result<()> {
     let (mutex, condition) = (Mutex::new(()), Condvar::new());
-    let locked = mutex
-        .lock()
-        .map_err(|_| io::Error::other("a mutex is poisoned"))?;
-    let waited = condition.wait_timeout_while(locked, length, |()| true);
-    waited
-        .map(drop)
-        .map_err(|_| io::Error::other("a mutex is poisoned"))
+    let poisoned = || io::Error::other("a mutex is poisoned");
+    for _ in 0..MAX_WAITS {
+        let before = voluntary_switches()?;
+        let locked = mutex.lock().map_err(|_| poisoned())?;
+        let waited = condition.wait_timeout_while(locked, length, |()| true);
+        waited.map(drop).map_err(|_| poisoned())?;
+        if voluntary_switches()? > before {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Number of times that the thread has given up its CPU: each wait is one.
+fn voluntary_switches() -> io::Result<i64> {
+    Ok(getrusage(UsageWho::RUSAGE_THREAD)?.voluntary_context_switches())
 }
 
 fn touch_pages() -> io::Result<()> {
