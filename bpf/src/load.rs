@@ -235,6 +235,8 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     if let Some(bss) = open.maps.bss_data.as_deref_mut() {
         bss.until_ns = BEFORE_ALL_DATA_NS;
     }
+    let traces_calls = !settings.traced_calls.is_empty();
+    let calls_are_preempted = traces_calls && preempts_programs_at_calls(settings.types);
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.period_ns = settings.period_ns;
         rodata.record_idle = settings.record_idle;
@@ -248,8 +250,7 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         rodata.use_maple_tree = CodeLookup::of(settings.types) == CodeLookup::MapleTree;
         rodata.kernel_faults_are_noted = has_fault_tracepoint(settings.types);
         rodata.turn_interrupts_off = may_turn_interrupts_off(settings.types);
-        rodata.calls_are_preempted =
-            !settings.traced_calls.is_empty() && preempts_programs_at_calls(settings.types);
+        rodata.calls_are_preempted = calls_are_preempted;
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
@@ -272,12 +273,14 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     let counters_overflow = settings.hit_intervals.is_some();
     open.progs.kc_overflow.set_autoload(counters_overflow);
     open.progs.kc_tracepoint.set_autoload(counters_overflow);
-    let traces_calls = !settings.traced_calls.is_empty();
     open.progs.kc_sys_enter.set_autoload(traces_calls);
     open.progs.kc_sys_exit.set_autoload(traces_calls);
-    let again = traces_calls && preempts_programs_at_calls(settings.types);
-    open.progs.kc_sys_enter_again.set_autoload(again);
-    open.progs.kc_sys_exit_again.set_autoload(again);
+    open.progs
+        .kc_sys_enter_again
+        .set_autoload(calls_are_preempted);
+    open.progs
+        .kc_sys_exit_again
+        .set_autoload(calls_are_preempted);
     open.maps.kc_io_scratch.set_autocreate(traces_calls)?;
     open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_io_stack.set_autocreate(traces_calls)?;

@@ -111,8 +111,8 @@ impl Stacks {
         Ok(())
     }
 
-    /// Number of ticks, except those of exiting threads, which have no memory any more, and of
-    /// threads that never run user code.
+    /// Number of ticks, except ticks of exiting threads, which have no memory any more, and
+    /// of threads that never run user code.
     pub(crate) fn ticks(&self) -> u64 {
         ticks(&self.by_end)
     }

@@ -49,12 +49,12 @@ fn rust(name: &str) -> Option<String> {
 /// Whether a name has the hash of Rust's old mangling: 17 characters, an `h` and 16 digits, before
 /// the `E` that ends it or is followed by what the linker added.
 fn has_hash(name: &str) -> bool {
-    let mut ends = name.match_indices("17h").filter_map(|(at, _)| {
-        let rest = &name.as_bytes()[at + 3..];
-        let (hash, rest) = rest.split_at_checked(16)?;
-        Some(hash.iter().all(u8::is_ascii_hexdigit) && rest.first() == Some(&b'E'))
-    });
-    ends.any(|is_hash| is_hash)
+    name.match_indices("17h").any(|(at, mark)| {
+        let rest = name.as_bytes()[at + mark.len()..].split_at_checked(16);
+        rest.is_some_and(|(hash, rest)| {
+            hash.iter().all(u8::is_ascii_hexdigit) && rest.first() == Some(&b'E')
+        })
+    })
 }
 
 fn cpp(name: &str) -> Option<String> {
