@@ -109,7 +109,9 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
 	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
 	struct thread *thread;
-	__u64 now_ns;
+	/* Read before the account: a thread that exits after the account was copied has its last
+	 * record after this one, and does not come back to life. */
+	__u64 time_ns = bpf_ktime_get_ns(), now_ns;
 
 	if (!task || !out)
 		return 0;
@@ -130,7 +132,7 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	now_ns = report_ns + any_offset_ns;
 	account_close(&out->account, now_ns, run_delay(task, now_ns), RUN_TIME_UNKNOWN,
 		      stolen_from(thread));
-	fill_thread_record(&out->thread, task, bpf_ktime_get_ns(), thread, &out->account, cpu);
+	fill_thread_record(&out->thread, task, time_ns, thread, &out->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
 	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));

@@ -10,6 +10,7 @@ use bpf_abi::layout::{
 };
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{Link, ProgramType};
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::allocations;
 use crate::counters::Attached;
@@ -101,7 +102,7 @@ impl Programs {
     /// [`Error::Load`] with the reason and libbpf's log when the kernel refuses them,
     /// [`Error::Step`] when a ring can't be made.
     pub fn load(settings: &Settings<'_>) -> Result<(Programs, Rings), Error> {
-        let (loaded, log) = with_log(|| open_and_load(settings));
+        let (loaded, log) = with_log(|| without_signals(|| open_and_load(settings)));
         let skel = loaded.map_err(|source| Error::Load(Box::new(Refusal::new(&source, log))))?;
 
         let bytes = match settings.user_stacks {
@@ -225,6 +226,16 @@ fn may_turn_interrupts_off(types: &KernelTypes) -> bool {
 /// kernel skips that program for the other threads of the CPU.
 fn preempts_programs_at_calls(types: &KernelTypes) -> bool {
     types.parameters("trace_call_bpf_faultable").is_some()
+}
+
+/// Runs `load` with all signals blocked: the kernel's verifier gives up when one is pending, and
+/// libbpf tries again only a few times. They arrive afterwards.
+fn without_signals<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> libbpf_rs::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let before = before.map_err(std::io::Error::from)?;
+    let loaded = load();
+    before.thread_set_mask().map_err(std::io::Error::from)?;
+    loaded
 }
 
 fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {

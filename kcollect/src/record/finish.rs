@@ -2,6 +2,8 @@
 //! objects are archived and the experiment is closed.
 
 use std::mem;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use experiment_format::directory::DirectoryState;
 use experiment_format::units::{Nanos, Ticks};
@@ -20,6 +22,12 @@ use super::summary::{BudgetSummary, RecordingTimes, Summary};
 
 /// Number of events that are applied at the end without checking the clock.
 const EVENTS_AT_ONCE: usize = 1000;
+
+/// How long threads may take to leave their CPU for the last time, after the kernel has removed
+/// them from its list of threads. Others may be before them.
+const MAX_EXIT_TIME: Duration = Duration::from_millis(500);
+/// How often it is checked whether they have.
+const EXIT_CHECK: Duration = Duration::from_millis(2);
 
 impl Session<'_> {
     /// Stops, shows what was recorded, archives the rest and closes the experiment, whatever ended
@@ -154,7 +162,18 @@ impl Session<'_> {
     /// Stops recording and applies pending records. Returns the time of the last tick that counts.
     fn stop(&mut self, output: &mut Output) -> Result<Nanos, Failure> {
         let stopped = self.stop_data()?;
-        for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
+        self.inputs.stop_clocks();
+        self.apply_rest(stopped, output)?;
+        let give_up = Instant::now() + MAX_EXIT_TIME;
+        while self.dispatcher.router.accounts.unclosed() > 0 && Instant::now() < give_up {
+            sleep(EXIT_CHECK);
+            self.apply_rest(stopped, output)?;
+        }
+        Ok(stopped)
+    }
+
+    fn apply_rest(&mut self, stopped: Nanos, output: &mut Output) -> Result<(), Failure> {
+        for (count, (time, event)) in self.inputs.rest()?.into_iter().enumerate() {
             // What processes did later is no part of the recording.
             if time > stopped && matches!(event, InputEvent::Sideband(_)) {
                 continue;
@@ -164,6 +183,6 @@ impl Session<'_> {
                 self.say_closing(output);
             }
         }
-        Ok(stopped)
+        Ok(())
     }
 }

@@ -100,6 +100,8 @@ pub struct Router {
     usage: ProcessUsage,
     /// The last records of the threads that lived at the end.
     last_threads: LivingThreads,
+    /// How many of them lack the time since the sample before: see [`Accounts::unclosed`].
+    pub unclosed_threads: u64,
     subexperiments: BTreeMap<ProcessInstance, Box<Subexperiment>>,
     names: DirectoryNames,
     held: BTreeMap<ProcessInstance, Vec<Held>>,
@@ -147,6 +149,7 @@ impl Router {
             accounts: Accounts::new(&plan.targets, plan.limit, beginning.threads),
             usage: ProcessUsage::new(start_ns),
             last_threads: LivingThreads::default(),
+            unclosed_threads: 0,
             subexperiments: BTreeMap::new(),
             names: DirectoryNames::new(),
             held: BTreeMap::new(),

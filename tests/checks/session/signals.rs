@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tests::command::run;
 use tests::experiment::{began_ns, files_below};
@@ -112,6 +112,23 @@ fn root_a_signal_records_a_sample() -> Result<()> {
         "{before} samples, two signals, {} samples",
         samples(&experiment)?
     );
+    closed(&recording.stop()?)?;
+    Ok(())
+}
+
+#[test]
+fn root_signals_while_it_starts_are_no_error() -> Result<()> {
+    let _machine = Shared::take()?;
+    // Ignored until kcollect has its handler, since a program inherits that.
+    // SAFETY: no handler runs.
+    unsafe { signal(Signal::SIGUSR1, SigHandler::SigIgn) }?;
+    let mut recording = Recording::start(["-p", "on", "-l", "USR1"], LIMIT)?;
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        recording.signal(Signal::SIGUSR1)?;
+        sleep(Duration::from_millis(1));
+    }
+    recording.until_running()?;
     closed(&recording.stop()?)?;
     Ok(())
 }

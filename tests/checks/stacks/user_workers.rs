@@ -1,6 +1,7 @@
 //! Threads that the kernel makes in a process (`iou-sqp-…`, `iou-wrk-…`) never run user code: they
 //! have their time, and no stack of theirs counts as incomplete.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,6 +9,7 @@ use serde_json::Value;
 use tests::command::run;
 use tests::experiment::followed::Followed;
 use tests::experiment::summary::{RunSummary, complete};
+use tests::experiment::threads;
 use tests::kcollect::{command, record};
 use tests::machine::{Shared, io_uring};
 use tests::workload;
@@ -28,12 +30,24 @@ fn root_the_kernels_threads_of_a_process_are_not_incomplete() -> Result<()> {
     let (process, _) = summary.followed()?.one(&followed.founder, pid)?;
     let ends = &process.user_stacks;
     let of = |end: &str| ends.get(end).copied().unwrap_or_default();
-    // The thread that polls, and at least one worker: each for nearly all of the time.
+    // The thread that polls, and at least one worker: as long as they were on a CPU.
     let interval_s = summary.interval_us / 1e6;
     let workers_s = of("user_workers") as f64 * interval_s;
+    let mut lines = threads::lines(&recorded.experiment()?)?;
+    lines.retain(|line| line.name.starts_with("iou-"));
+    let last: HashMap<_, _> = lines
+        .iter()
+        .map(|line| (line.tid, line.of("cpu")))
+        .collect();
+    let cpu_s = last.values().sum::<u64>() as f64 / 1e9;
     ensure!(
-        workers_s > 1.5 * MILLIS as f64 / 1e3,
-        "{workers_s} s of the kernel's threads: {ends:?}"
+        last.len() >= 2 && cpu_s > 0.25 * MILLIS as f64 / 1e3,
+        "{cpu_s} s of CPU of {} threads",
+        last.len()
+    );
+    ensure!(
+        workers_s > 0.9 * cpu_s,
+        "{workers_s} s of the kernel's threads, {cpu_s} s of CPU: {ends:?}"
     );
     ensure!(
         complete(ends) >= 0.98 && of("missing") * 50 <= of("complete"),

@@ -153,8 +153,13 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
                 + (since as f64 * MAX_CLOCK_DRIFT_SHARE) as u64;
             ensure!(
                 line.of(state).abs_diff(expected) <= allowed,
-                "{state}: {} ns at the sample, {expected} ns by the threads: {line:?}",
-                line.of(state)
+                "{state}: {} ns at the sample, {expected} ns by the threads: {line:?}; without a \
+                 line then: {:?}",
+                line.of(state),
+                living
+                    .values()
+                    .filter(|thread| thread.at_ns < line.at_ns)
+                    .collect::<Vec<_>>()
             );
         }
         samples.push(line);

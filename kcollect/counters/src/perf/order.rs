@@ -50,6 +50,13 @@ impl<T> TimeOrder<T> {
         std::mem::replace(&mut self.pending, later)
     }
 
+    /// Removes and returns all items, in order. Items that are added later are not late.
+    pub fn release_all(&mut self) -> Vec<(Nanos, T)> {
+        let mut all = std::mem::take(&mut self.pending);
+        all.sort_by_key(|(time_ns, _)| *time_ns);
+        all
+    }
+
     /// Returns the items that were not yet released, with their times, in no order.
     pub fn pending(&self) -> impl Iterator<Item = &(Nanos, T)> {
         self.pending.iter()

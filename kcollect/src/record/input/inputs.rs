@@ -387,14 +387,18 @@ impl Inputs {
         self.order.push(machine::now(), read);
     }
 
-    /// Stops the clocks and returns all remaining events. The recording has been stopped before.
+    /// Stops the clocks. The recording has been stopped before.
+    pub fn stop_clocks(&mut self) {
+        self.programs.clocks().stop();
+    }
+
+    /// Returns all remaining events, when the clocks have been stopped.
     ///
     /// # Errors
     /// When a ring can't be read.
-    pub fn finish(&mut self) -> Result<Vec<(Nanos, InputEvent)>, Failure> {
-        self.programs.clocks().stop();
+    pub fn rest(&mut self) -> Result<Vec<(Nanos, InputEvent)>, Failure> {
         self.drain()?;
-        Ok(self.order.release(Nanos::MAX))
+        Ok(self.order.release_all())
     }
 
     /// Ends one experiment and begins the next at the same instant. A later round returns the

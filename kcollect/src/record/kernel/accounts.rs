@@ -28,6 +28,9 @@ const MAX_PROCESS_ROWS: usize = 16_384;
 const LIMIT_OF_ROW_BYTES: u64 = 4 << 10;
 /// Min number of process rows at which the smaller half is merged, however low the limit is.
 const MIN_PROCESS_ROWS: usize = 64;
+/// How much the offset between the scheduler's clock and CLOCK_MONOTONIC may change while the
+/// accounts of all threads are closed, nanoseconds.
+const MAX_CLOCK_CHANGE_NS: u64 = 1_000_000;
 
 /// The times of one process, all its threads together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,6 +180,17 @@ impl Accounts {
             let ticks = ticks.copied().unwrap_or_default();
             (thread, self.times_of(thread, ticks))
         })
+    }
+
+    /// Returns how many threads that have not exited lack their last record, once the others have
+    /// theirs: the kernel had removed them from its list of threads when it was read, and they have
+    /// not left their CPU for the last time.
+    #[must_use]
+    pub fn unclosed(&self) -> u64 {
+        let until = self.living.values().map(|thread| thread.as_of_ns).max();
+        let until = until.unwrap_or_default();
+        let unclosed = |thread: &&ThreadRecord| thread.as_of_ns + MAX_CLOCK_CHANGE_NS < until;
+        self.living.values().filter(unclosed).count() as u64
     }
 
     /// Returns the processes that have threads.
@@ -353,6 +367,28 @@ mod tests {
         assert_eq!((system, living), (times, 0));
         let rows = accounts.by_process();
         assert_eq!((rows[0].times, rows[0].threads), (times, 1));
+    }
+
+    #[test]
+    fn a_thread_whose_last_record_is_missing_is_unclosed() {
+        let mut accounts = Accounts::new(&[], None, LivingThreads::default());
+        let thread = |task, as_of_ns| ThreadRecord {
+            task,
+            as_of_ns,
+            ..ThreadRecord::default()
+        };
+        const END_NS: u64 = 5_000_000_000;
+        assert_eq!(accounts.unclosed(), 0);
+        for task in 1..=3 {
+            accounts.update_living(thread(task, 4_000_000_000));
+        }
+        // Between two samples that is so for all.
+        assert_eq!(accounts.unclosed(), 0);
+        accounts.update_living(thread(1, END_NS));
+        accounts.update_living(thread(2, END_NS - 500));
+        assert_eq!(accounts.unclosed(), 1);
+        accounts.add_exited(owner(Pid(3), 1), &thread(3, END_NS));
+        assert_eq!(accounts.unclosed(), 0);
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Router {
 
     /// Adds the exact times of the threads that still live: the recording is over.
     pub fn close_threads(&mut self, processes: &ProcessTable) {
+        self.unclosed_threads += self.accounts.unclosed();
         self.last_threads = self.accounts.take_living();
         let mut living: Vec<_> = self.last_threads.values().copied().collect();
         living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));

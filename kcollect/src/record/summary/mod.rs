@@ -308,7 +308,7 @@ fn losses(
         not_written: dispatcher.not_written.0,
         unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written.0) as i64,
         off_cpu: sum(|stats| stats.off_cpu_lost),
-        thread_records: sum(|stats| stats.thread_records_lost),
+        thread_records: sum(|stats| stats.thread_records_lost) + dispatcher.router.unclosed_threads,
         untracked_threads: sum(|stats| stats.threads_untracked),
         sideband: dispatcher.sideband_lost,
         unnamed_ticks: kernel.unnamed.0,
