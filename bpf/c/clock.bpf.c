@@ -194,7 +194,8 @@ int kc_grid_begin(void *ctx)
 
 	(void)ctx;
 	if (stats) {
-		stolen_since_switch(stats, bpf_get_current_task_btf()->se.cfs_rq->rq);
+		if (has_run_queues())
+			stolen_since_switch(stats, bpf_get_current_task_btf()->se.cfs_rq->rq);
 		stolen_since_count(stats);
 		stats->origin_ns = stats->home_ns = bpf_ktime_get_ns();
 		stats->index = 0;

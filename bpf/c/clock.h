@@ -6,6 +6,7 @@
 #include "kernel.h"
 #include "grid.h"
 #include "record.h"
+#include "run_queue.h"
 #include "steal.h"
 
 extern const volatile __u64 period_ns;
@@ -27,6 +28,14 @@ extern volatile __u64 until_ns;
 
 /* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
 extern volatile __u64 any_offset_ns;
+
+/* The scheduler's clock at this moment, at a context switch of `task`. */
+static __always_inline __u64 scheduler_clock(struct cpu_stats *stats, struct task_struct *task)
+{
+	if (has_run_queues())
+		return BPF_CORE_READ(task, se.cfs_rq, rq, clock);
+	return bpf_ktime_get_ns() + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
+}
 
 /* Start of the recorded span that an instant belongs to: begin_ns, or the rotation. Both are
  * CLOCK_MONOTONIC. */
@@ -127,7 +136,7 @@ static __always_inline bool is_next_threads_time(struct task_struct *task)
 {
 	const __u32 REQUEST_SKIP = 1;
 
-	return bpf_core_field_exists(struct rq, clock_update_flags) &&
+	return has_run_queues() && bpf_core_field_exists(struct rq, clock_update_flags) &&
 	       BPF_CORE_READ(task, se.cfs_rq, rq, clock_update_flags) & REQUEST_SKIP;
 }
 

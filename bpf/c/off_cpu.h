@@ -176,7 +176,8 @@ static __always_inline bool is_throttled(struct task_struct *task)
 	if (bpf_core_field_exists(struct task_struct___thread_throttling, throttled))
 		return ((struct task_struct___thread_throttling *)task)->throttled;
 	/* Only here: to check that a pointer is read takes the verifier 0.1 ms each time. */
-	return bpf_core_field_exists(struct cfs_rq___group_throttling, throttle_count) &&
+	return has_run_queues() &&
+	       bpf_core_field_exists(struct cfs_rq___group_throttling, throttle_count) &&
 	       ((struct cfs_rq___group_throttling *)task->se.cfs_rq)->throttle_count;
 }
 

@@ -36,6 +36,8 @@ const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
+const volatile bool use_run_queues;
+
 /* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
  * may have passed without being counted yet; a CPU that went offline counts none. */
 static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
@@ -224,6 +226,19 @@ __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_
 	return thread && end_at_switch(task, thread, rotation, stolen_ns, 0);
 }
 
+/* Returns when a thread leaves its CPU that has run for as long as the scheduler's sum says. Without
+ * run queues `now_ns` may be too early for that: the clock was read some microseconds after the
+ * scheduler's, in particular at an arrival. */
+static __always_inline __u64 after_running(const struct account *account, __u64 now_ns,
+					   __u64 run_time)
+{
+	__u64 before = account->run_time_ns, end_ns = account->since_ns + run_time - before;
+
+	if (has_run_queues() || before == RUN_TIME_UNKNOWN || run_time < before)
+		return now_ns;
+	return end_ns > now_ns ? end_ns : now_ns;
+}
+
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
 				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
 				       bool preempted, __u32 prev_state, __u32 cpu)
@@ -261,6 +276,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	state = preempted || !prev_state
 			? STATE_WAIT_CPU
 			: blocked_state(prev, thread, prev_state, 0, true);
+	now_ns = after_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
@@ -375,26 +391,47 @@ static __always_inline __u64 better_offset(__u64 known, __u64 measured, bool clo
 /* A thread that blocks enters the scheduler, which reads its clock. After a wake-up that preempts,
  * the clock was read at the wake-up (is_next_threads_time), some microseconds ago: an offset
  * measured by it would put the woken thread's time after the boundaries that passed since. */
-static __always_inline void note_offset(struct cpu_stats *stats, __u64 now_ns, bool clock_read)
+static __always_inline void note_offset(struct cpu_stats *stats, __u64 measured, bool clock_read)
 {
-	__u64 measured = now_ns - bpf_ktime_get_ns();
-
 	stats->offset_ns = better_offset(stats->offset_ns ? stats->offset_ns : any_offset_ns,
 					 measured, clock_read);
 	stats->offset_stale = !clock_read;
 	any_offset_ns = better_offset(any_offset_ns, measured, clock_read);
 }
 
+/* Returns the scheduler's clock without a run queue, at the switch from `prev`. A thread's arrival
+ * is when the scheduler read its clock for the switch that brought it here. */
+static __noinline __u64 clock_by_arrival(struct cpu_stats *stats, struct task_struct *prev)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	/* The offset falls once a tick at most: most measurements have a delay in them. */
+	if (prev->pid && stats->last_tid == (__u32)prev->pid && stats->arrived_ns) {
+		note_offset(stats, prev->sched_info.last_arrival - stats->arrived_ns,
+			    stats->offset_stale);
+		stats->offset_stale = 0;
+	}
+	stats->arrived_ns = now_ns;
+	return now_ns + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
+}
+
 static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, __u32 cpu)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	__u32 prev_state = ctx[3];
-	/* The scheduler's clock in this CPU's run queue is up to date. */
-	struct rq *rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
-	__u64 now_ns = rq->clock, stolen_ns, end_ns, began_ns;
+	__u64 now_ns, stolen_ns, end_ns, began_ns;
+	struct rq *rq = 0;
 
-	if (stats->offset_stale)
-		note_offset(stats, now_ns, prev->pid && !ctx[0] && prev_state);
+	if (has_run_queues()) {
+		/* The scheduler's clock in this CPU's run queue is up to date. */
+		rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
+		now_ns = rq->clock;
+		if (stats->offset_stale)
+			note_offset(stats, now_ns - bpf_ktime_get_ns(),
+				    prev->pid && !ctx[0] && prev_state);
+	} else {
+		now_ns = clock_by_arrival(stats, prev);
+	}
 	if (!recording && !(prev_state & TASK_DEAD))
 		return;
 	if (now_ns - stats->offset_ns >= stats->next_ns && stats->origin_ns)
@@ -406,7 +443,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 			return;
 		now_ns = end_ns + stats->offset_ns;
 	}
-	stolen_ns = stolen_since_switch(stats, rq);
+	stolen_ns = rq ? stolen_since_switch(stats, rq) : 0;
 	began_ns = begin_of_switch();
 	if (prev->pid)
 		switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu);

@@ -153,6 +153,24 @@ pub(crate) const FALLBACKS: &[Fallback] = &[
         reason: "Linux 7.1 and older: the mutex itself tells",
     },
     Fallback {
+        fields: &["sched_entity.cfs_rq", "cfs_rq.rq", "rq.clock"],
+        missing: When::Never,
+        guard: Guard::Itself,
+        reason: "without run queues, the scheduler's clock is known at each arrival of a thread",
+    },
+    Fallback {
+        fields: &["task_struct.se.cfs_rq"],
+        missing: When::Never,
+        guard: Guard::OnlyIf("sched_entity.cfs_rq"),
+        reason: "without run queues, the scheduler's clock is known at each arrival of a thread",
+    },
+    Fallback {
+        fields: &["rq.clock_update_flags"],
+        missing: When::Never,
+        guard: Guard::Itself,
+        reason: "without it, a wake-up that preempts has the time of the context switch",
+    },
+    Fallback {
         fields: &["rq.prev_steal_time_rq"],
         missing: When::Always,
         guard: Guard::Itself,

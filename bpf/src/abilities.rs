@@ -1,7 +1,7 @@
 //! What the running kernel offers, and what is used instead of what it does not have.
 
 use crate::kernel_types::Feature;
-use crate::load::has_fault_tracepoint;
+use crate::load::{has_fault_tracepoint, has_run_queues};
 use crate::{CodeLookup, KernelTypes, ReturnProbes, UserStackCapture, io_uring};
 
 /// How one task is done that kernels support differently.
@@ -43,6 +43,12 @@ impl KernelTypes {
                 has_fault_tracepoint(self),
                 "noted as they happen (tracepoint page_fault_kernel)",
                 "looked for in the stack of each thread that blocks",
+            ),
+            choose(
+                "scheduler's clock",
+                has_run_queues(self),
+                "read from run queues",
+                "CLOCK_MONOTONIC, set right at each arrival of a thread; stolen time is unknown",
             ),
             Ability {
                 name: "heap probes",

@@ -32,6 +32,8 @@ pub(crate) enum Feature {
     FaultTracepoint,
     /// The tracepoints of `io_uring`.
     IoUring,
+    /// The run queue of a thread, with the scheduler's clock.
+    RunQueues,
 }
 
 impl Feature {
@@ -42,6 +44,7 @@ impl Feature {
             Feature::MapleTree => "maple-tree",
             Feature::FaultTracepoint => "fault-tracepoint",
             Feature::IoUring => "io-uring",
+            Feature::RunQueues => "run-queues",
         }
     }
 }

@@ -23,6 +23,7 @@ mod ring_buffer;
 mod rings;
 mod sabotage;
 mod skeleton;
+mod skipped;
 mod steal;
 mod tables;
 #[cfg(test)]

@@ -36,7 +36,8 @@ const RING_BYTES_WITH_USER_STACKS: u32 = 4 << 20;
 /// CLOCK_MONOTONIC: an end of recording before every boundary. 0 would mean no end.
 const BEFORE_ALL_DATA_NS: u64 = 1;
 
-/// The scheduler's clock of the CPU that loads is known after a context switch there.
+/// The scheduler's clock of the CPU that loads is known after a context switch there; without run
+/// queues, after a thread has come and left.
 const CONTEXT_SWITCH: Duration = Duration::from_millis(1);
 
 /// What is fixed when the programs are loaded.
@@ -154,7 +155,10 @@ impl Programs {
         for program in operations.into_iter().filter(|program| program.autoload()) {
             hooks.push(program.attach().map_err(step("watch io_uring"))?);
         }
-        std::thread::sleep(CONTEXT_SWITCH);
+        let switches = if has_run_queues(settings.types) { 1 } else { 3 };
+        for _ in 0..switches {
+            std::thread::sleep(CONTEXT_SWITCH);
+        }
         let programs = Programs {
             clocks: BTreeMap::new(),
             attached: Attached::default(),
@@ -215,6 +219,14 @@ pub(crate) fn has_fault_tracepoint(types: &KernelTypes) -> bool {
     types.has_tracepoint("page_fault_kernel") && types.permits(Feature::FaultTracepoint)
 }
 
+/// Whether a thread leads to its run queue, which has the scheduler's clock.
+pub(crate) fn has_run_queues(types: &KernelTypes) -> bool {
+    types.offset("sched_entity", "cfs_rq").is_some()
+        && types.offset("cfs_rq", "rq").is_some()
+        && types.offset("rq", "clock").is_some()
+        && types.permits(Feature::RunQueues)
+}
+
 /// Whether programs can turn interrupts off, and call global functions meanwhile (Linux 6.15, the
 /// first with resilient spin locks).
 fn may_turn_interrupts_off(types: &KernelTypes) -> bool {
@@ -265,7 +277,10 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
-        rodata.steal_from_rq = crate::steal::distance_from_run_queue(settings.types);
+        rodata.use_run_queues = has_run_queues(settings.types);
+        if rodata.use_run_queues {
+            rodata.steal_from_rq = crate::steal::distance_from_run_queue(settings.types);
+        }
         rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
         for (entry, call) in rodata.traced_calls.iter_mut().zip(&settings.traced_calls) {
             (entry.traced, entry.extra) = (call.traced, call.extra);

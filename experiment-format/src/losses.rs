@@ -190,8 +190,8 @@ const CAUSES: [Cause; 30] = [
     Cause {
         name: "unseen_calls",
         lost: true,
-        noun: ["context switch", "context switches"],
-        what: "to threads whose calls were not seen, because two others were preempted while theirs were traced",
+        noun: ["time", "times"],
+        what: "the kernel left calls of a thread untraced, because others were preempted while theirs were traced",
         whole: Whole::Unknown,
     },
     Cause {

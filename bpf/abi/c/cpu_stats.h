@@ -71,7 +71,9 @@ struct cpu_stats {
 	/* Context switches while both programs for the same end of calls were inside: calls of the
 	 * thread that came were not seen. */
 	__u64 calls_unseen;
-	__u64 unused[2];
+	/* When the last context switch was, CLOCK_MONOTONIC: only where run queues are not read. */
+	__u64 arrived_ns;
+	__u64 unused[1];
 };
 
 /* Programs at system calls. Two for each end, where one may be preempted (c/io_call.bpf.c). */

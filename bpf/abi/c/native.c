@@ -317,6 +317,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, settling)
 	FIELD(cpu_stats, in_programs)
 	FIELD(cpu_stats, calls_unseen)
+	FIELD(cpu_stats, arrived_ns)
 	FIELD(cpu_stats, unused)
 
 	SIZE(counter_stats)

@@ -620,8 +620,10 @@ pub struct CpuStats {
     pub in_programs: u64,
     /// See [`CpuCounts::calls_unseen`].
     pub calls_unseen: u64,
+    /// When the last context switch was, CLOCK_MONOTONIC: only where run queues are not read.
+    pub arrived_ns: u64,
     /// Fills the last cache line.
-    pub unused: [u64; 2],
+    pub unused: [u64; 1],
 }
 
 impl CpuStats {
@@ -673,6 +675,7 @@ impl CpuStats {
             last_tid: 0,
             settling: 0,
             in_programs: 0,
+            arrived_ns: 0,
             ..self
         }
     }

@@ -1,17 +1,20 @@
 //! Features that not every kernel has come with a fallback (`bpf/src/kernel_types.rs`). Here each
 //! feature is switched off on a kernel that has it, and the fallback records the same.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use tempfile::TempDir;
 use tests::command::run;
 use tests::experiment::states::States;
 use tests::experiment::summary::{RunSummary, complete};
 use tests::kcollect::{command, experiment_in, sub_experiment};
-use tests::machine::{Shared, work_cpu};
+use tests::machine::disturbance::judge_times;
+use tests::machine::{Shared, processes, work_cpu};
 use tests::workload;
 use tests::workload::memory::{ALLOCATIONS, has_blocks};
 use tests::workload::proctorture::PROCTORTURE;
@@ -92,8 +95,35 @@ fn root_without_uprobe_sessions_each_return_is_probed() -> Result<()> {
 }
 
 #[test]
+fn root_alone_without_run_queues_times_are_the_workloads_own() -> Result<()> {
+    judge_times(|| {
+        let cpu = work_cpu()?.to_string();
+        let loads = [
+            &[workload!("state_lock"), "1", &cpu, "mutex"][..],
+            &[workload!("state_wait"), "1", &cpu],
+            &[workload!("state_sleep"), "1", &cpu, "nanosleep"],
+        ];
+        for load in loads {
+            let before = processes()?;
+            // Started by a small process: what kcollect takes to start one is in getrusage(2).
+            let options = ["-p", "on", "-F", "off", "--", workload!("reaped")];
+            let args = [&options, load].concat();
+            let (_directory, experiment, output) = record_without("run-queues", &args)?;
+            let states = States::of(&experiment)?;
+            let mut residents: BTreeSet<_> = before.intersection(&processes()?).copied().collect();
+            residents.remove(&Pid(1));
+            states.conserve(&residents)?;
+            for truth in Truth::find_all(&output) {
+                states.agree(&truth)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn root_doctor_says_which_ways_are_second() -> Result<()> {
-    let features = "return-callback,uprobe-session,maple-tree,fault-tracepoint,io-uring";
+    let features = "return-callback,uprobe-session,maple-tree,fault-tracepoint,io-uring,run-queues";
     let ways = |without: &str| -> Result<Vec<(String, String)>> {
         let mut doctor = command(["doctor", "--json"])?;
         let output = run(doctor.env("KCOLLECT_WITHOUT", without), LIMIT)?;
@@ -110,6 +140,7 @@ fn root_doctor_says_which_ways_are_second() -> Result<()> {
         "kernel page faults",
         "heap probes",
         "io_uring",
+        "scheduler's clock",
     ];
     for name in names {
         let way = |all: &[(String, String)]| all.iter().find(|(found, _)| found == name).cloned();

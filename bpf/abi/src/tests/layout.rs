@@ -293,6 +293,7 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             settling,
             in_programs,
             calls_unseen,
+            arrived_ns,
             unused,
         ]
     );
@@ -558,6 +559,7 @@ proptest! {
             last_tid: 0,
             settling: 0,
             in_programs: 0,
+            arrived_ns: 0,
             ..stats
         };
         prop_assert_eq!(kept.as_bytes(), expected.as_bytes());

@@ -463,6 +463,7 @@ impl Inputs {
                 .collect(),
             counters: counters.collect::<Result<_, _>>().map_err(bpf_failure)?,
             late: self.order.late(),
+            skipped_operations: self.programs.skipped_operations(),
         })
     }
 

@@ -15,6 +15,8 @@ pub struct Totals {
     pub counters: Vec<OverflowCounts>,
     /// Events that arrived after later ones had been passed on.
     pub late: u64,
+    /// How often the kernel skipped a program that traces `io_uring`.
+    pub skipped_operations: u64,
 }
 
 impl Totals {
@@ -51,6 +53,9 @@ impl Totals {
             cpus: cpus.collect(),
             counters: counters.collect(),
             late: self.late.saturating_sub(before.late),
+            skipped_operations: self
+                .skipped_operations
+                .saturating_sub(before.skipped_operations),
         }
     }
 }
@@ -79,6 +84,7 @@ mod tests {
             cpus: vec![(1, stats(3), time(Nanos(30)))],
             counters: vec![counts(5)],
             late: 1,
+            skipped_operations: 2,
         };
         let after = Totals {
             cpus: vec![
@@ -87,6 +93,7 @@ mod tests {
             ],
             counters: vec![counts(9)],
             late: 4,
+            skipped_operations: 7,
         };
         let since = after.since(&before);
         let cpus: Vec<_> = since
@@ -96,6 +103,7 @@ mod tests {
             .collect();
         assert_eq!(cpus, [(0, 2, Nanos(20)), (1, 7, Nanos(70))]);
         assert_eq!((since.counters[0].events, since.late), (4, 3));
+        assert_eq!(since.skipped_operations, 5);
         assert_eq!(after.since(&Totals::default()).cpus[1].1.user, 10);
     }
 }

@@ -319,7 +319,7 @@ fn losses(
         vfork_starts: sum(|stats| stats.vfork_starts_lost),
         lock_waits: lock_waits.map_or(0, |waits| waits.left_out + waits.lost),
         io_calls: sum(|stats| stats.io_calls_lost),
-        unseen_calls: sum(|stats| stats.calls_unseen),
+        unseen_calls: sum(|stats| stats.calls_unseen) + totals.skipped_operations,
         blocks: sum(|stats| stats.blocks_lost),
         late_events: totals.late,
         thread_names: of_followed.thread_names + dispatcher.router.founder.unwritten_names(),
