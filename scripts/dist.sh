@@ -122,7 +122,7 @@ tree() {
         put 644 "$file" "$1/$2/share/doc/kcollect/$(basename "$file")"
     done
     # The README links to them.
-    for file in docs/*.md docs/images/*; do
+    for file in docs/*.md docs/design/*.md docs/images/*; do
         put 644 "$file" "$1/$2/share/doc/kcollect/$file"
     done
 }

@@ -1,4 +1,4 @@
-//! The bounds of everything that one process can make grow: see the table in ARCHITECTURE.md.
+//! The bounds of everything that one process can make grow: see the table in docs/design/bounds.md.
 
 use std::fs;
 use std::path::Path;
