@@ -226,9 +226,9 @@ __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_
 	return thread && end_at_switch(task, thread, rotation, stolen_ns, 0);
 }
 
-/* Returns when a thread leaves its CPU that has run for as long as the scheduler's sum says. Without
- * run queues `now_ns` may be too early for that: the clock was read some microseconds after the
- * scheduler's, in particular at an arrival. */
+/* Returns when a thread leaves its CPU that has run for as long as the scheduler's sum says.
+ * Without run queues `now_ns` may be too early for that: the clock was read some microseconds
+ * after the scheduler's, in particular at an arrival. */
 static __always_inline __u64 after_running(const struct account *account, __u64 now_ns,
 					   __u64 run_time)
 {

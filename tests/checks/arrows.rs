@@ -151,6 +151,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "allocations",
                 "capture",
                 "steal",
+                "skipped",
                 "io_uring",
             ],
             &["tables", "rings"],
