@@ -16,14 +16,13 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 11] = [
+const SUBJECTS: [&str; 10] = [
     "maps",
     "clock",
     "sched",
     "user_unwind",
     "overflow",
     "task_iter",
-    "vfork",
     "exec",
     "io_call",
     "io_uring",

@@ -30,11 +30,10 @@ extern volatile __u64 until_ns;
 extern volatile __u64 any_offset_ns;
 
 /* The scheduler's clock at this moment, at a context switch of `task`. */
-static __always_inline __u64 scheduler_clock(struct cpu_stats *stats, struct task_struct *task)
+static __always_inline __u64 scheduler_clock(struct task_struct *task)
 {
-	if (has_run_queues())
-		return BPF_CORE_READ(task, se.cfs_rq, rq, clock);
-	return bpf_ktime_get_ns() + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
+	return has_run_queues() ? BPF_CORE_READ(task, se.cfs_rq, rq, clock)
+				: bpf_ktime_get_ns() + any_offset_ns;
 }
 
 /* Start of the recorded span that an instant belongs to: begin_ns, or the rotation. Both are

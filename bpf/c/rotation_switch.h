@@ -32,7 +32,7 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 				     __u64 rotation, __u64 stolen_ns, __u32 user_return)
 {
 	__u64 at_ns = rotation + any_offset_ns, end_ns = at_ns, run_time = RUN_TIME_UNKNOWN;
-	__u64 clock_ns, delay, since_ns, index;
+	__u64 clock_ns = scheduler_clock(task), delay, since_ns, index;
 	bool comes = task != bpf_get_current_task_btf();
 	struct account *account = &thread->account;
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
@@ -46,7 +46,6 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 
 	if (!stats || !claim_tracking(account, TRACKED))
 		return false;
-	clock_ns = scheduler_clock(stats, task);
 	if (thread->experiment_ns >= rotation) {
 		account->tracking = TRACKED;
 		return true;

@@ -14,12 +14,9 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
-/* False where tests leave the run queues out. Set by bpf/src/load.rs. */
-extern const volatile bool use_run_queues;
-
 static __always_inline bool has_run_queues(void)
 {
-	return use_run_queues && bpf_core_field_exists(struct sched_entity, cfs_rq) &&
+	return bpf_core_field_exists(struct sched_entity, cfs_rq) &&
 	       bpf_core_field_exists(struct cfs_rq, rq) && bpf_core_field_exists(struct rq, clock);
 }
 

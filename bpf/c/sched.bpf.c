@@ -36,8 +36,6 @@ const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
-const volatile bool use_run_queues;
-
 /* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
  * may have passed without being counted yet; a CPU that went offline counts none. */
 static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
@@ -234,14 +232,15 @@ static __always_inline __u64 after_running(const struct account *account, __u64 
 {
 	__u64 before = account->run_time_ns, end_ns = account->since_ns + run_time - before;
 
-	if (has_run_queues() || before == RUN_TIME_UNKNOWN || run_time < before)
+	if (before == RUN_TIME_UNKNOWN || run_time < before)
 		return now_ns;
 	return end_ns > now_ns ? end_ns : now_ns;
 }
 
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
 				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
-				       bool preempted, __u32 prev_state, __u32 cpu)
+				       bool preempted, __u32 prev_state, __u32 cpu,
+				       bool run_queues)
 {
 	/* A thread that exits before recording starts needs no storage. This has no branch, since
 	 * an old verifier would follow everything after it twice. */
@@ -276,7 +275,8 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	state = preempted || !prev_state
 			? STATE_WAIT_CPU
 			: blocked_state(prev, thread, prev_state, 0, true);
-	now_ns = after_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
+	if (!run_queues)
+		now_ns = after_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
@@ -415,14 +415,15 @@ static __noinline __u64 clock_by_arrival(struct cpu_stats *stats, struct task_st
 	return now_ns + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
 }
 
-static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, __u32 cpu)
+static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, __u32 cpu,
+					   bool run_queues)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	__u32 prev_state = ctx[3];
-	__u64 now_ns, stolen_ns, end_ns, began_ns;
-	struct rq *rq = 0;
+	__u64 now_ns, stolen_ns = 0, end_ns, began_ns;
+	struct rq *rq;
 
-	if (has_run_queues()) {
+	if (run_queues) {
 		/* The scheduler's clock in this CPU's run queue is up to date. */
 		rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
 		now_ns = rq->clock;
@@ -443,10 +444,12 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 			return;
 		now_ns = end_ns + stats->offset_ns;
 	}
-	stolen_ns = rq ? stolen_since_switch(stats, rq) : 0;
+	if (run_queues)
+		stolen_ns = stolen_since_switch(stats, rq);
 	began_ns = begin_of_switch();
 	if (prev->pid)
-		switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu);
+		switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu,
+			   run_queues);
 	if (next->pid && recording)
 		switch_in(stats, next, began_ns, now_ns, cpu);
 }
@@ -461,8 +464,9 @@ static __always_inline bool calls_are_skipped(__u64 in_programs)
 	return (in_programs & EXIT) == EXIT || (in_programs & ENTER) == ENTER;
 }
 
-SEC("tp_btf/sched_switch")
-int kc_sched_switch(__u64 *ctx)
+/* `run_queues` is a constant in each program: an old verifier follows twice as much if it has to
+ * see that itself. */
+static __always_inline int sched_switch(__u64 *ctx, bool run_queues)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
@@ -476,7 +480,7 @@ int kc_sched_switch(__u64 *ctx)
 	if (stats->unmeasured >= MEASURED_SWITCHES)
 		stats->measured_ns = bpf_ktime_get_ns();
 	set_busy(stats, 1);
-	context_switch(ctx, stats, cpu);
+	context_switch(ctx, stats, cpu, run_queues);
 	stats->last_pid = next->tgid;
 	stats->last_tid = next->pid;
 	set_busy(stats, 0);
@@ -486,6 +490,19 @@ int kc_sched_switch(__u64 *ctx)
 		stats->unmeasured = 0;
 	}
 	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int kc_sched_switch(__u64 *ctx)
+{
+	return sched_switch(ctx, true);
+}
+
+/* Where run queues are not read. */
+SEC("tp_btf/sched_switch")
+int kc_sched_switch_alone(__u64 *ctx)
+{
+	return sched_switch(ctx, false);
 }
 
 SEC("tp_btf/page_fault_kernel")

@@ -117,16 +117,17 @@ impl Programs {
                 .attach()
                 .map_err(step("watch idle CPUs"))?,
             skel.progs
-                .kc_vfork_start
-                .attach()
-                .map_err(step("watch vfork"))?,
-            skel.progs
                 .kc_exec_rename
                 .attach()
                 .map_err(step("watch exec"))?,
         ];
         if settings.sabotage != Some(Sabotage::SchedSwitch) {
-            let link = skel.progs.kc_sched_switch.attach();
+            let program = if has_run_queues(settings.types) {
+                &skel.progs.kc_sched_switch
+            } else {
+                &skel.progs.kc_sched_switch_alone
+            };
+            let link = program.attach();
             hooks.push(link.map_err(step("watch context switches"))?);
         }
         let fault_hook = skel.progs.kc_kernel_fault.autoload();
@@ -277,8 +278,7 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
-        rodata.use_run_queues = has_run_queues(settings.types);
-        if rodata.use_run_queues {
+        if has_run_queues(settings.types) {
             rodata.steal_from_rq = crate::steal::distance_from_run_queue(settings.types);
         }
         rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
@@ -291,6 +291,9 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     open.progs
         .kc_kernel_fault
         .set_autoload(has_fault_tracepoint(settings.types));
+    let run_queues = has_run_queues(settings.types);
+    open.progs.kc_sched_switch.set_autoload(run_queues);
+    open.progs.kc_sched_switch_alone.set_autoload(!run_queues);
     if settings.sabotage == Some(Sabotage::Load) {
         // No program of this type may call what this one does: the verifier refuses it.
         let program = &mut open.progs.kc_sched_switch;

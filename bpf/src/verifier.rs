@@ -227,15 +227,15 @@ mod tests {
 
     #[test]
     fn a_refused_program_is_named_with_the_verifiers_message() {
-        let log = "libbpf: prog 'kc_vfork_start': BPF program load failed: Permission denied\n\
-            libbpf: prog 'kc_vfork_start': -- BEGIN PROG LOAD LOG --\n\
+        let log = "libbpf: prog 'kc_exec_rename': BPF program load failed: Permission denied\n\
+            libbpf: prog 'kc_exec_rename': -- BEGIN PROG LOAD LOG --\n\
             3: (85) call bpf_get_current_task#35\n\
             R1 invalid mem access 'scalar'\n\
             processed 4 insns (limit 1000000) max_states_per_insn 0\n\
             -- END PROG LOAD LOG --\nlibbpf: failed to load object 'kcollect'";
         assert_eq!(
             reason_of(log),
-            "the verifier refused program kc_vfork_start: R1 invalid mem access 'scalar'"
+            "the verifier refused program kc_exec_rename: R1 invalid mem access 'scalar'"
         );
         let refusal = Refusal::new(&libbpf_rs::Error::from_raw_os_error(13), log.to_owned());
         assert!(!refusal.is_permission, "{refusal:?}");

@@ -34,9 +34,6 @@ pub struct Losses {
     pub late_ticks: u64,
     /// Returns to user mode that were not reported: ticks without their user stack.
     pub user_returns: u64,
-    /// Starts of processes by vfork that were not reported: their descendants are named `_f1_x1`
-    /// in place of `_c1`.
-    pub vfork_starts: u64,
     /// Events that arrived after later ones had been passed on.
     pub late_events: u64,
     /// Counter overflows that were not recorded.
@@ -116,7 +113,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const KERNEL_STACK: [&str; 2] = ["kernel stack", "kernel stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 30] = [
+const CAUSES: [Cause; 29] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -238,13 +235,6 @@ const CAUSES: [Cause; 30] = [
         noun: ["return to user mode", "returns to user mode"],
         what: "not reported, so their ticks have no user stack",
         whole: Whole::ThreadTicks,
-    },
-    Cause {
-        name: "vfork_starts",
-        lost: false,
-        noun: ["vfork", "vforks"],
-        what: "recorded as a fork and an exec",
-        whole: Whole::Unknown,
     },
     Cause {
         name: "late_events",
@@ -456,7 +446,6 @@ impl Losses {
             ("missing_stacks", count(self.missing_stacks)),
             ("late_ticks", count(self.late_ticks)),
             ("user_returns", count(self.user_returns)),
-            ("vfork_starts", count(self.vfork_starts)),
             ("late_events", count(self.late_events)),
             ("not_held", count(self.not_held)),
             ("dropped_copies", count(self.dropped_copies)),
@@ -522,7 +511,7 @@ mod tests {
         };
         let none = Losses::default();
         assert!(none.none());
-        assert_eq!(none.line(), "lost: nothing; impaired: nothing (30 causes)");
+        assert_eq!(none.line(), "lost: nothing; impaired: nothing (29 causes)");
         let mut losses = Losses {
             ring_full: 12,
             missing_stacks: 1,
@@ -534,7 +523,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 kernel stack (0.01 % of 20000) not readable; \
-             none by 28 other causes; below 1 %: reports are not affected"
+             none by 27 other causes; below 1 %: reports are not affected"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -543,7 +532,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 kernel stacks (8.20 % of 20000) not readable; \
-             none by 27 other causes; shares in reports can be off by up to 8.2 %"
+             none by 26 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

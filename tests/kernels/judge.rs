@@ -31,6 +31,11 @@ use crate::runs::{
 };
 use crate::verifier;
 
+/// What an emulated machine loses, and kcollect says so: calls, since a program takes a hundred
+/// times as long there and is preempted as much more often, two at a time ten thousand times as
+/// often; blocks, since writing the experiment falls behind their records.
+const LOST_IN_EMULATION: [&str; 2] = ["unseen_calls", "blocks"];
+
 /// The verdict on a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
@@ -142,18 +147,21 @@ pub(crate) fn judge(results: &Path, real_time: bool) -> Verdict {
             FOLLOWED => verdicts.push(stacks(&recording, &mut notes)),
             COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),
             TRACED => verdicts.push(traced(&recording).context(TRACED)),
-            IO => verdicts.push(calls(&recording).context(IO)),
+            IO => verdicts.push(recording.unless_lost(calls(&recording), &mut notes)),
             DESCRIPTORS => verdicts.push(descriptors(&recording).context(DESCRIPTORS)),
-            RING => verdicts.push(operations(&recording, RING_FILES).context(RING)),
-            RING_REGISTERED => {
-                verdicts.push(operations(&recording, REGISTERED_FILES).context(RING_REGISTERED));
-            }
-            RING_OVERFLOW => {
-                verdicts.push(operations(&recording, OVERFLOW_FILES).context(RING_OVERFLOW));
+            RING | RING_REGISTERED | RING_OVERFLOW => {
+                let files = match name {
+                    RING => RING_FILES,
+                    RING_REGISTERED => REGISTERED_FILES,
+                    _ => OVERFLOW_FILES,
+                };
+                let judged = operations(&recording, files);
+                verdicts.push(recording.unless_lost(judged, &mut notes));
             }
             ALLOCATED => {
                 let own = sub_experiment(&recording.experiment, "_allocations_PID_");
-                verdicts.push(own.and_then(|own| has_blocks(&own)).context(ALLOCATED));
+                let judged = own.and_then(|own| has_blocks(&own));
+                verdicts.push(recording.unless_lost(judged, &mut notes));
             }
             OWN_SAMPLES => {
                 let own = sub_experiment(&recording.experiment, "_sampled_PID_");
@@ -241,6 +249,23 @@ impl RunResults {
             experiment,
             stdout,
         })
+    }
+
+    /// Returns the verdict on calls or blocks. Where kcollect says that it has not seen all of
+    /// them, a verdict against it is none, and a note says so.
+    fn unless_lost(&self, verdict: Result<()>, notes: &mut Vec<String>) -> Result<()> {
+        let Err(error) = verdict else {
+            return Ok(());
+        };
+        let losses = RunSummary::of(&self.experiment)?.losses;
+        for what in LOST_IN_EMULATION {
+            let count = losses.get(what).copied().unwrap_or_default();
+            if count > 0 {
+                notes.push(format!("not judged: {}: {what} are {count}", self.name));
+                return Ok(());
+            }
+        }
+        Err(error.context(self.name))
     }
 
     fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
@@ -341,9 +366,6 @@ fn nothing_lost(results: &RunResults, real_time: bool) -> Result<()> {
     const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "late_ticks"];
     /// With PREEMPT_RT the scheduler has no memory for a callback, now and then.
     const WITHOUT_MEMORY: &str = "user_returns";
-    /// An emulated program takes a hundred times as long as on a CPU, so it is preempted as much
-    /// more often, and two at a time are ten thousand times as often. 47 were seen.
-    const MAX_UNSEEN: i64 = 200;
     let summary = RunSummary::of(&results.experiment)?;
     summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is
@@ -356,7 +378,7 @@ fn nothing_lost(results: &RunResults, real_time: bool) -> Result<()> {
         .iter()
         .filter(|(what, count)| **count != 0 && !IMPAIRED.contains(&what.as_str()))
         .filter(|(what, _)| !(real_time && what.as_str() == WITHOUT_MEMORY))
-        .filter(|(what, count)| what.as_str() != "unseen_calls" || **count > MAX_UNSEEN)
+        .filter(|(what, _)| !LOST_IN_EMULATION.contains(&what.as_str()))
         .collect();
     ensure!(lost.is_empty(), "lost: {lost:?} of {losses:?}");
     Ok(())

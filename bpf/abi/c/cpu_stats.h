@@ -31,7 +31,6 @@ struct cpu_stats {
 	__u64 begun_ns;		   /* the begin_ns that the grid has counted up to */
 	/* Returns to user mode that could not be waited for or sent. */
 	__u64 user_returns_lost;
-	__u64 vfork_starts_lost; /* vfork records that found the ring full */
 	/* A program works on threads of this CPU. Only set where counters overflow, whose programs
 	 * may interrupt it. */
 	__u64 busy;
@@ -73,7 +72,7 @@ struct cpu_stats {
 	__u64 calls_unseen;
 	/* When the last context switch was, CLOCK_MONOTONIC: only where run queues are not read. */
 	__u64 arrived_ns;
-	__u64 unused[1];
+	__u64 unused[2];
 };
 
 /* Programs at system calls. Two for each end, where one may be preempted (c/io_call.bpf.c). */

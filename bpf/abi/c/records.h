@@ -69,9 +69,6 @@ enum record_kind {
 	RECORD_THREAD = 4,
 	/* struct user_return_record */
 	RECORD_USER_RETURN = 5,
-	/* A process was made whose parent waits until it calls exec or exits; `time_ns` is the
-	 * start of the new process. */
-	RECORD_VFORK_START = 6,
 	/* struct overflow_record */
 	RECORD_OVERFLOW = 7,
 	/* struct lock_wait_record */

@@ -152,8 +152,6 @@ pub enum RecordKind {
     Thread = 4,
     /// A user stack.
     UserReturn = 5,
-    /// A process was made whose parent waits.
-    VforkStart = 6,
     /// A counter has overflowed.
     Overflow = 7,
     /// A thread was blocked in a futex.
@@ -565,8 +563,6 @@ pub struct CpuStats {
     /// Returns to user mode that could not be waited for or sent: records with their numbers have
     /// no user stack.
     pub user_returns_lost: u64,
-    /// Starts of processes whose parent waits for their exec that found the ring full.
-    pub vfork_starts_lost: u64,
     /// 1 while a program works on threads of this CPU.
     pub busy: u64,
     /// `origin_ns` when recording started or the clock was last started.
@@ -623,7 +619,7 @@ pub struct CpuStats {
     /// When the last context switch was, CLOCK_MONOTONIC: only where run queues are not read.
     pub arrived_ns: u64,
     /// Fills the last cache line.
-    pub unused: [u64; 1],
+    pub unused: [u64; 2],
 }
 
 impl CpuStats {
@@ -642,7 +638,6 @@ impl CpuStats {
             thread_records_lost: self.thread_records_lost,
             threads_untracked: self.threads_untracked,
             user_returns_lost: self.user_returns_lost,
-            vfork_starts_lost: self.vfork_starts_lost,
             raced_look_ups: self.raced_look_ups,
             lock_waits_lost: self.lock_waits_lost,
             lock_waits_skipped: self.lock_waits_skipped,

@@ -202,11 +202,6 @@ impl Dispatcher {
                     user.thread(router, processes, &thread);
                 }
             }
-            Record::VforkStart(header) => {
-                if let Some(user) = &mut self.user {
-                    user.vfork_started(header.pid());
-                }
-            }
             Record::UserReturn(record) => {
                 if let Some(user) = &mut self.user {
                     user.user_return(router, processes, record);

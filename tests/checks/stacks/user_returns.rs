@@ -55,7 +55,6 @@ fn judge(way: UserStackCapture) -> Result<()> {
                 continue;
             }
             Record::Thread(_)
-            | Record::VforkStart(_)
             | Record::Overflow(_)
             | Record::LockWait(_)
             | Record::IoCall(_)

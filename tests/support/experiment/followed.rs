@@ -158,7 +158,6 @@ impl Followed {
             "untracked_threads",
             "sideband",
             "user_returns",
-            "vfork_starts",
         ])
     }
 }

@@ -117,14 +117,6 @@ impl FollowPolicy {
             || self.chooses(processes, pid, false)
     }
 
-    /// Records that the parent of the process that is forked next with this number waits for its
-    /// exec.
-    pub fn vfork_started(&mut self, pid: Pid) {
-        if let Some(lineages) = &mut self.lineages {
-            lineages.combined(pid);
-        }
-    }
-
     /// Records that `parent` forked `pid`.
     pub fn forked(&mut self, pid: Pid, parent: Pid) {
         if matches!(self.rule.follow, Follow::Group(_)) {

@@ -9,7 +9,7 @@
 //! it has only letters, digits and a few marks without a meaning in shells and paths. The number
 //! and the count make it unique.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use experiment_format::ids::Pid;
@@ -67,17 +67,13 @@ fn safe(name: &[u8]) -> String {
 
 /// The lineages of a load's descendants.
 ///
-/// A lineage has a letter and a count for each step: `_f` a fork, `_c` a combination of fork and
-/// exec, `_x` an exec. A combination is a call such as `system`, `popen` and `posix_spawn`, during
-/// which the kernel holds the parent until the child has executed a program (`CLONE_VFORK`);
-/// vfork(2) can't be distinguished from these. Steps are counted for each process, by letter, and
-/// again from 1 with a new program. Unlike in collect, calls that failed are not counted: the
-/// kernel doesn't report them.
+/// A lineage has a letter and a count for each step: `_f` a fork, `_x` an exec. So a call that does
+/// both, such as `system` or `posix_spawn`, is `_f1_x1`: collect calls it `_c1`, but sees the call
+/// itself. Forks are counted for each process, and again from 1 with a new program. Unlike in
+/// collect, calls that failed are not counted: the kernel doesn't report them.
 #[derive(Clone, Debug)]
 pub struct Lineages {
     processes: HashMap<Pid, Descendant>,
-    /// Processes that are combinations, and whose fork was not reported yet.
-    combined: HashSet<Pid>,
 }
 
 #[derive(Clone, Debug)]
@@ -85,66 +81,42 @@ struct Descendant {
     /// `None` if it would be too long.
     lineage: Option<String>,
     forks: u32,
-    combos: u32,
-    /// Whether its next exec belongs to the call that started it.
-    expects_exec: bool,
 }
 
 impl Lineages {
     /// Returns the lineages of a load that has just executed its program. Its own is empty.
     #[must_use]
     pub fn new(load: Pid) -> Lineages {
-        let founder = Descendant::new(Some(String::new()), false);
+        let founder = Descendant::new(Some(String::new()));
         Lineages {
             processes: HashMap::from([(load, founder)]),
-            combined: HashSet::new(),
         }
-    }
-
-    /// Notes that the process whose fork is reported next with this pid is a combination: its
-    /// parent waits until it executes a program.
-    pub fn combined(&mut self, pid: Pid) {
-        self.combined.insert(pid);
     }
 
     /// Notes that `parent` forked `pid`. Processes that do not descend from the load are ignored.
     pub fn forked(&mut self, pid: Pid, parent: Pid) {
-        let combined = self.combined.remove(&pid);
         let Some(parent) = self.processes.get_mut(&parent) else {
             // A descendant may have had the number before.
             self.processes.remove(&pid);
             return;
         };
-        let (letter, count) = if combined {
-            ('c', &mut parent.combos)
-        } else {
-            ('f', &mut parent.forks)
-        };
-        *count = count.saturating_add(1);
-        let lineage = step(parent.lineage.as_deref(), letter, *count);
-        self.processes
-            .insert(pid, Descendant::new(lineage, combined));
+        parent.forks = parent.forks.saturating_add(1);
+        let lineage = step(parent.lineage.as_deref(), 'f', parent.forks);
+        self.processes.insert(pid, Descendant::new(lineage));
     }
 
     /// Notes that `pid` executes another program.
     pub fn executed(&mut self, pid: Pid) {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        if process.expects_exec {
-            // Its count of forks continues.
-            process.expects_exec = false;
-        } else {
+        if let Some(process) = self.processes.get_mut(&pid) {
             // The count is 1: after a successful exec there is another program.
             let lineage = step(process.lineage.as_deref(), 'x', 1);
-            *process = Descendant::new(lineage, false);
+            *process = Descendant::new(lineage);
         }
     }
 
     /// Notes that `pid` has exited, with all its threads.
     pub fn ended(&mut self, pid: Pid) {
         self.processes.remove(&pid);
-        self.combined.remove(&pid);
     }
 
     /// Returns whether the process is the load or descends from it.
@@ -162,13 +134,8 @@ impl Lineages {
 }
 
 impl Descendant {
-    fn new(lineage: Option<String>, expects_exec: bool) -> Descendant {
-        Descendant {
-            lineage,
-            forks: 0,
-            combos: 0,
-            expects_exec,
-        }
+    fn new(lineage: Option<String>) -> Descendant {
+        Descendant { lineage, forks: 0 }
     }
 }
 
@@ -213,8 +180,7 @@ mod tests {
         assert_eq!(safe(&[b'x'; 1000]).len(), MAX_NAME_BYTES);
     }
 
-    /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-`
-    /// ends.
+    /// A story of `parent+child` forks, `pid!` execs, `pid-` ends.
     fn replayed(story: &str) -> Lineages {
         let mut lineages = Lineages::new(Pid(1));
         for event in story.split_whitespace() {
@@ -223,10 +189,6 @@ mod tests {
             let other = event[mark + 1..].parse().unwrap_or_default();
             match &event[mark..=mark] {
                 "+" => lineages.forked(other, pid),
-                "*" => {
-                    lineages.combined(other);
-                    lineages.forked(other, pid);
-                }
                 "!" => lineages.executed(pid),
                 _ => lineages.ended(pid),
             }
@@ -241,13 +203,12 @@ mod tests {
             ("1+2", 2, Some("_f1")),
             ("1+2 1+3 1+4 4!", 4, Some("_f3_x1")),
             ("1+2 2! 2!", 2, Some("_f1_x1_x1")),
-            ("1+2 1*3 3!", 3, Some("_c1")),
-            ("1*3 3! 3!", 3, Some("_c1_x1")),
-            ("1*3 3! 3+4 3*5", 5, Some("_c1_c1")),
+            ("1+2 1+3 3!", 3, Some("_f2_x1")),
+            ("1+3 3! 3+4 3+5", 5, Some("_f1_x1_f2")),
             ("1! 1+2", 2, Some("_x1_f1")),
             ("1+2 1! 1+3", 3, Some("_x1_f1")),
-            ("1*2 2! 1+2", 2, Some("_f1")),
-            ("9*2 1+2", 2, Some("_f1")),
+            ("1+2 2! 1+2", 2, Some("_f2")),
+            ("9+2 1+2", 2, Some("_f1")),
             ("1+2 2-", 2, None),
             ("1+2 2- 9+2", 2, None),
             ("1+2 9+2 2+3", 3, None),
@@ -287,7 +248,7 @@ mod tests {
         /// Of a load that executes one program, no two processes at any time have one lineage.
         #[test]
         fn lineages_differ(
-            events in prop::collection::vec((0_u8..4, 1_u32..30, 1_u32..30), 0..200)
+            events in prop::collection::vec((0_u8..3, 1_u32..30, 1_u32..30), 0..200)
         ) {
             let mut lineages = Lineages::new(Pid(1));
             let mut seen = std::collections::HashSet::new();
@@ -296,9 +257,6 @@ mod tests {
                     0 => lineages.executed(Pid(pid + 1)),
                     1 => lineages.ended(Pid(pid)),
                     _ => {
-                        if kind == 3 {
-                            lineages.combined(Pid(next));
-                        }
                         lineages.forked(Pid(next), Pid(by));
                         if let Some(lineage) = lineages.get(Pid(next)) {
                             prop_assert!(seen.insert(lineage.to_owned()), "{}", lineage);

@@ -147,7 +147,6 @@ impl Record {
                     stack: captured_stack(&raw, &fixed, &words)?,
                 })
             }
-            RecordKind::VforkStart => Record::VforkStart(header),
             RecordKind::Overflow => {
                 let fixed: OverflowLayout = rest.take()?;
                 Record::Overflow(OverflowRecord {
@@ -209,10 +208,7 @@ fn max_frames(kind: RecordKind) -> usize {
         | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
         RecordKind::IoCall | RecordKind::IoFile => MAX_IO_EXTRA_BYTES / 8,
-        RecordKind::Thread
-        | RecordKind::VforkStart
-        | RecordKind::Block
-        | RecordKind::IoSubmitted => 0,
+        RecordKind::Thread | RecordKind::Block | RecordKind::IoSubmitted => 0,
     }
 }
 

@@ -378,9 +378,6 @@ pub enum Record {
     Thread(Box<ThreadRecord>),
     /// A thread returns to user mode.
     UserReturn(UserReturnRecord),
-    /// A process was made whose parent waits until it calls exec or exits (`CLONE_VFORK`). The time
-    /// is the start of the process, which is before all other records of it.
-    VforkStart(RecordHeader),
     /// A counter has overflowed.
     Overflow(OverflowRecord),
     /// A thread was blocked in a futex.
@@ -405,7 +402,6 @@ impl Record {
             Record::OffCpu(off_cpu) => &off_cpu.header,
             Record::Thread(thread) => &thread.header,
             Record::UserReturn(user_return) => &user_return.header,
-            Record::VforkStart(header) => header,
             Record::Overflow(overflow) => &overflow.header,
             Record::LockWait(wait) => &wait.header,
             Record::IoCall(call) | Record::IoSubmitted(call) => &call.header,

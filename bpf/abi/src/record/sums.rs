@@ -105,7 +105,6 @@ sums! {
         /// Returns to user mode that could not be waited for or sent.
         user_returns_lost,
         /// Starts of processes whose parent waits for their exec that found the ring full.
-        vfork_starts_lost,
         /// Look-ups of mapped code that were thrown away, since the mappings changed meanwhile.
         raced_look_ups,
         /// Lock waits that found the ring full.

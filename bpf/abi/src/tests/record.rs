@@ -151,12 +151,6 @@ fn a_thread_and_a_user_return_decode() {
 }
 
 #[test]
-fn a_vfork_start_is_a_header() {
-    let vfork_start = alone(&record([6, 0, 0, 0], 0, &[])).unwrap();
-    assert_eq!(vfork_start, Record::VforkStart(header()));
-}
-
-#[test]
 fn an_overflow_decodes() {
     let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
     let bytes = record([7, 0, 0, 2], 2, &[&[1 << 40, 3][..], &frames].concat());

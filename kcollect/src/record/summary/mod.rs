@@ -316,7 +316,6 @@ fn losses(
         missing_stacks: kernel.no_stack,
         late_ticks: sum(|stats| stats.late),
         user_returns: sum(|stats| stats.user_returns_lost),
-        vfork_starts: sum(|stats| stats.vfork_starts_lost),
         lock_waits: lock_waits.map_or(0, |waits| waits.left_out + waits.lost),
         io_calls: sum(|stats| stats.io_calls_lost),
         unseen_calls: sum(|stats| stats.calls_unseen) + totals.skipped_operations,

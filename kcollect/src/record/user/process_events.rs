@@ -18,12 +18,6 @@ impl UserSpace {
         self.traced.load_started(pid);
     }
 
-    /// Records that the parent of the process that is forked next with this number waits for its
-    /// exec.
-    pub fn vfork_started(&mut self, pid: Pid) {
-        self.policy.vfork_started(pid);
-    }
-
     /// Records that `parent` forked `pid`, which is in `processes` already.
     pub fn forked(
         &mut self,
