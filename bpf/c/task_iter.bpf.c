@@ -6,8 +6,8 @@
  * ends, and writes the off-CPU intervals that were still open.
  *
  * The records of each thread go to the reader of the iterator and not into a ring: however many
- * there are, they need no space. The reader must take less at a time than the kernel buffers (32
- * KiB), or a program is run again for a thread whose account it has closed.
+ * there are, they need no space. Those of one thread have to fit the kernel's buffer together
+ * (MAX_ITER_WORDS), or a program is run again for a thread whose account it has closed.
  *
  * The threads run meanwhile. Beginning and closing claim the account first; reporting copies it and
  * checks that the copy conserves time.
@@ -211,7 +211,8 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	fill_thread_record(&out->thread, task, end_ns, thread, &thread->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
-	bpf_seq_write(seq, &out->thread, sizeof(out->thread));
+	if (bpf_seq_write(seq, &out->thread, sizeof(out->thread)))
+		__sync_fetch_and_add(&stats->thread_records_lost, 1);
 	if (recording)
 		reopen_account(thread, end_ns, index, now_ns, state, detail, delay);
 	else

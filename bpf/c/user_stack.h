@@ -41,8 +41,10 @@ extern struct ignored kc_ignored SEC(".maps");
 #define SMALL_PIECE_BYTES 128
 /* Max words that are sent: with their header they are no longer than a mask. */
 #define MAX_SENT_WORDS 8176
-/* All that an iterator writes of one thread has to fit the file's 32 KiB, or none of it is read. */
-#define MAX_ITER_WORDS 3700
+/* What an iterator writes of one thread has to fit the kernel's buffer, after what is still to be
+ * read, or it is dropped, and the thread's account is closed already. */
+#define MAX_ITER_WORDS	      3200
+#define ITERATOR_BUFFER_BYTES 32768
 /* As kcollect's shortest round. */
 #define WAKE_NS			   10000000
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
@@ -360,5 +362,9 @@ static __always_inline void send_user_stack(struct user_scratch *out, struct cpu
 
 _Static_assert(sizeof(struct user_return_record) + 8 * MAX_SENT_WORDS < 8 * USER_WORDS,
 	       "longer than its mask");
+_Static_assert(ITERATOR_READ_BYTES + sizeof(struct user_return_record) + 8 * MAX_ITER_WORDS +
+			       sizeof(struct tick_scratch) + sizeof(struct thread_record) <
+		       ITERATOR_BUFFER_BYTES,
+	       "an iterator's buffer is too small for all of a thread");
 
 #endif

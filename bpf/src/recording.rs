@@ -5,15 +5,12 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use bpf_abi::Record;
+use bpf_abi::layout::ITERATOR_READ_BYTES;
 use libbpf_rs::{ErrorKind, Iter, ProgramMut};
 
 use crate::clocks::run_on;
 use crate::error::step;
 use crate::{Error, Programs};
-
-/// Bytes of an iterator that are read at once: much less than the kernel buffers, or it runs a
-/// program again for a thread whose record did not fit.
-const READ_BYTES: usize = 4096;
 
 /// How long before the end of recording it is set: enough for all CPUs to see the store in time.
 const END_AHEAD_NS: u64 = 200_000;
@@ -187,7 +184,7 @@ fn end_at(clock: impl Fn() -> u64, mut set: impl FnMut(u64)) -> u64 {
 fn iterate(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
     let link = program.attach().map_err(step("iterate over the threads"))?;
     let mut iterator = Iter::new(&link).map_err(step("iterate over the threads"))?;
-    let (mut bytes, mut part) = (Vec::new(), [0; READ_BYTES]);
+    let (mut bytes, mut part) = (Vec::new(), [0; ITERATOR_READ_BYTES]);
     loop {
         match iterator.read(&mut part) {
             Ok(0) => break,

@@ -20,6 +20,10 @@
 /* Words that can follow a user_return_record. */
 #define MAX_USER_RETURN_WORDS 8192
 
+/* Bytes of an iterator over threads that are read at once. As many less one may be in the kernel's
+ * buffer when a program writes the records of the next thread. */
+#define ITERATOR_READ_BYTES 4096
+
 /* The kernel's TASK_COMM_LEN. */
 #define NAME_BYTES 16
 

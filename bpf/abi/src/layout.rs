@@ -12,6 +12,9 @@ use crate::CpuCounts;
 /// Max frames of a kernel stack in a record.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 
+/// Bytes of an iterator over threads that are read at once.
+pub const ITERATOR_READ_BYTES: usize = 4096;
+
 /// Max frames of a user stack that the BPF programs unwind.
 pub const MAX_USER_FRAMES: usize = 1000;
 

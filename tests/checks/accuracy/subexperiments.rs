@@ -472,3 +472,44 @@ fn short_lived_in(group: &DeepGroup, (id, path): (&str, &str)) -> Result<()> {
     ensure!(gone >= 5, "{gone} of 10 were gone");
     Ok(())
 }
+
+/// Programs that have just started and sleep when the recording stops: the stack of each is copied,
+/// with a large environment on it, since nothing is known about its file yet.
+#[test]
+fn root_alone_programs_asleep_at_the_end_have_their_times() -> Result<()> {
+    const PROGRAMS: usize = 32;
+    let _machine = Exclusive::take()?;
+    let directory = tempfile::tempdir()?;
+    let name = |number: usize| format!("asleep{number}");
+    for number in 0..PROGRAMS {
+        fs::copy("/bin/sleep", directory.path().join(name(number)))?;
+    }
+    // Between them are others, of which less is written, so that each finds another amount of
+    // records that are not read yet.
+    let script = format!(
+        "large=$(head -c 60000 /dev/zero | tr '\\0' x)\n\
+         for program in {}/*; do\n\
+           LARGE=$large $program 3 &\n\
+           others=$(( (others + 1) % 8 ))\n\
+           for other in $(seq $others); do sleep 3 & done\n\
+         done\n\
+         sleep 0.01",
+        directory.path().display()
+    );
+    let load = ["sh", "-c", &script];
+    let recorded = record(&["-F", "all"], &load, Duration::from_secs(30))?;
+    let followed = Followed::read(&recorded)?;
+    let processes = followed.json["processes"].as_array();
+    let names: BTreeSet<_> = processes
+        .context("no processes")?
+        .iter()
+        .filter(|process| process["tracked_s"].as_f64() > Some(0.0))
+        .filter_map(|process| process["name"].as_str())
+        .collect();
+    let missing: Vec<_> = (0..PROGRAMS)
+        .map(name)
+        .filter(|name| !names.contains(name.as_str()))
+        .collect();
+    ensure!(missing.is_empty(), "without a time: {missing:?}");
+    followed.lost_nothing()
+}
