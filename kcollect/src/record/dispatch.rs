@@ -443,7 +443,7 @@ impl Dispatcher {
             user.finish(&mut self.router, &self.processes);
         }
         self.sample(ended_ns, LAST_SAMPLE);
-        self.router.close_threads(&self.processes);
+        self.router.close_threads(&self.processes, ended_ns);
         self.router.flush();
     }
 

@@ -165,7 +165,9 @@ impl Session<'_> {
         self.inputs.stop_clocks();
         self.apply_rest(stopped, output)?;
         let give_up = Instant::now() + MAX_EXIT_TIME;
-        while self.dispatcher.router.accounts.unclosed() > 0 && Instant::now() < give_up {
+        while self.dispatcher.router.accounts.unclosed().next().is_some()
+            && Instant::now() < give_up
+        {
             sleep(EXIT_CHECK);
             self.apply_rest(stopped, output)?;
         }

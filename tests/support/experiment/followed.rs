@@ -150,15 +150,20 @@ impl Followed {
     /// # Errors
     /// When something was.
     pub fn lost_nothing(&self) -> Result<()> {
-        self.summary.without(&[
-            "ring_full",
-            "not_written",
-            "off_cpu",
-            "thread_records",
-            "untracked_threads",
-            "sideband",
-            "user_returns",
-        ])
+        self.summary
+            .without(&[
+                "ring_full",
+                "not_written",
+                "off_cpu",
+                "thread_records",
+                "untracked_threads",
+                "sideband",
+                "user_returns",
+            ])
+            .or_else(|error| {
+                let warnings = Experiment::open(&self.founder)?.warnings()?;
+                Err(error.context(format!("{warnings:?}")))
+            })
     }
 }
 

@@ -182,15 +182,14 @@ impl Accounts {
         })
     }
 
-    /// Returns how many threads that have not exited lack their last record, once the others have
+    /// Returns the threads that have not exited and lack their last record, once the others have
     /// theirs: the kernel had removed them from its list of threads when it was read, and they have
     /// not left their CPU for the last time.
-    #[must_use]
-    pub fn unclosed(&self) -> u64 {
+    pub fn unclosed(&self) -> impl Iterator<Item = &ThreadRecord> {
         let until = self.living.values().map(|thread| thread.as_of_ns).max();
         let until = until.unwrap_or_default();
-        let unclosed = |thread: &&ThreadRecord| thread.as_of_ns + MAX_CLOCK_CHANGE_NS < until;
-        self.living.values().filter(unclosed).count() as u64
+        let unclosed = move |thread: &&ThreadRecord| thread.as_of_ns + MAX_CLOCK_CHANGE_NS < until;
+        self.living.values().filter(unclosed)
     }
 
     /// Returns the processes that have threads.
@@ -378,17 +377,17 @@ mod tests {
             ..ThreadRecord::default()
         };
         const END_NS: u64 = 5_000_000_000;
-        assert_eq!(accounts.unclosed(), 0);
+        assert_eq!(accounts.unclosed().count(), 0);
         for task in 1..=3 {
             accounts.update_living(thread(task, 4_000_000_000));
         }
         // Between two samples that is so for all.
-        assert_eq!(accounts.unclosed(), 0);
+        assert_eq!(accounts.unclosed().count(), 0);
         accounts.update_living(thread(1, END_NS));
         accounts.update_living(thread(2, END_NS - 500));
-        assert_eq!(accounts.unclosed(), 1);
+        assert_eq!(accounts.unclosed().count(), 1);
         accounts.add_exited(owner(Pid(3), 1), &thread(3, END_NS));
-        assert_eq!(accounts.unclosed(), 0);
+        assert_eq!(accounts.unclosed().count(), 0);
     }
 
     #[test]

@@ -12,6 +12,6 @@ pub(super) mod machine_description;
 pub mod periodic;
 pub mod process_usage;
 pub mod samples;
-mod shown_names;
+pub mod shown_names;
 pub mod symbols;
 pub mod times;

@@ -5,7 +5,7 @@ use experiment_format::text::printable;
 use user_collector::process::ProcessTable;
 
 /// Returns the name of the process that has a pid now.
-pub(super) fn name_of(processes: &ProcessTable, pid: Pid) -> String {
+pub fn name_of(processes: &ProcessTable, pid: Pid) -> String {
     let process = processes.get(pid);
     shown_name(pid, process.and_then(|process| process.name.as_deref()))
 }

@@ -14,6 +14,10 @@ use crate::record::activity::TypedHeader;
 use crate::record::kernel::accounts::{LivingThreads, Owner};
 use crate::record::kernel::code::KernelCode;
 use crate::record::kernel::decode::CpuTick;
+use crate::record::kernel::shown_names::name_of;
+
+/// How many threads without a last record are named in the log.
+const MAX_UNCLOSED_NAMED: usize = 10;
 
 impl Router {
     /// Writes a tick of a CPU into the founder, and adds it to the sums; `processes` is as it was
@@ -42,9 +46,16 @@ impl Router {
         self.note(result);
     }
 
-    /// Adds the exact times of the threads that still live: the recording is over.
-    pub fn close_threads(&mut self, processes: &ProcessTable) {
-        self.unclosed_threads += self.accounts.unclosed();
+    /// Adds the exact times of the threads that still live: the recording ended at `at_ns`.
+    pub fn close_threads(&mut self, processes: &ProcessTable, at_ns: Nanos) {
+        let unclosed: Vec<_> = self.accounts.unclosed().copied().collect();
+        self.unclosed_threads += unclosed.len() as u64;
+        for thread in unclosed.iter().take(MAX_UNCLOSED_NAMED) {
+            let (tid, name) = (thread.header.tid(), name_of(processes, thread.header.pid()));
+            let until = Nanos(thread.as_of_ns);
+            let text = format!("thread {tid} of {name} has no time after {until}: no last record");
+            self.warn(at_ns, text);
+        }
         self.last_threads = self.accounts.take_living();
         let mut living: Vec<_> = self.last_threads.values().copied().collect();
         living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
