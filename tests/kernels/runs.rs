@@ -111,7 +111,7 @@ pub(crate) const RUNS: [&[Run]; 3] = [
         Run {
             name: ROTATED,
             args: &["-p", "on", "-x", "off", "-F", "off", "--rotate", "1s", "--"],
-            load: &["/workloads/spin_user", "2.5", "0"],
+            load: &["/workloads/spin_user", "3.5", "0"],
             alongside: &[],
         },
         Run {
