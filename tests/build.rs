@@ -71,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         compile(name, name, &[THREADED])?;
     }
+    compile("stay", "stay", &[LIBRARY])?;
     for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {
         let names = [format!("-DBURN=burn_{name}"), format!("-DCALL=call_{name}")];
         let names = [names[0].as_str(), names[1].as_str()];

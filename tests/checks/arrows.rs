@@ -169,7 +169,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "tests/support",
         &[
-            &["strace"],
+            &["strace", "gdb"],
             &["experiment"],
             &["kcollect", "oracle"],
             &["workload", "machine"],

@@ -364,8 +364,10 @@ fn cpus(results: &RunResults) -> Result<()> {
 fn nothing_lost(results: &RunResults, real_time: bool) -> Result<()> {
     /// These say how good a stack or a tick is, and take none away.
     const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "late_ticks"];
-    /// With PREEMPT_RT the scheduler has no memory for a callback, now and then.
+    /// The kernel has no memory for a callback at a context switch, now and then with PREEMPT_RT,
+    /// and since Linux 7.0 once in some thousands of them without.
     const WITHOUT_MEMORY: &str = "user_returns";
+    const MAX_WITHOUT_MEMORY: u64 = 2;
     let summary = RunSummary::of(&results.experiment)?;
     summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is
@@ -377,7 +379,9 @@ fn nothing_lost(results: &RunResults, real_time: bool) -> Result<()> {
     let lost: BTreeMap<_, _> = losses
         .iter()
         .filter(|(what, count)| **count != 0 && !IMPAIRED.contains(&what.as_str()))
-        .filter(|(what, _)| !(real_time && what.as_str() == WITHOUT_MEMORY))
+        .filter(|(what, count)| {
+            what.as_str() != WITHOUT_MEMORY || !(real_time || **count <= MAX_WITHOUT_MEMORY)
+        })
         .filter(|(what, _)| !LOST_IN_EMULATION.contains(&what.as_str()))
         .collect();
     ensure!(lost.is_empty(), "lost: {lost:?} of {losses:?}");

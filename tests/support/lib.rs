@@ -23,6 +23,7 @@
 
 pub mod command;
 pub mod experiment;
+pub mod gdb;
 pub mod kcollect;
 pub mod machine;
 pub mod oracle;

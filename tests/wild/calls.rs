@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -14,10 +13,6 @@ use crate::{Disagreement, Found, Sample, installed};
 
 /// Programs of one recording.
 const AT_A_TIME: usize = 100;
-/// Programs that are not asked for their version: they do something else instead, for ever or to
-/// this machine.
-const LEFT_OUT: [&str; 6] = ["yes", "reboot", "poweroff", "halt", "shutdown", "telinit"];
-
 pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
     let mut found = Found::default();
     if Command::new("strace").arg("-V").output().is_err() {
@@ -26,15 +21,7 @@ pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
     }
     let _machine = Shared::take()?;
     let before = calls_before()?;
-    let is_asked = |path: &Path| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| !LEFT_OUT.contains(&name))
-    };
-    let programs: Vec<_> = sample
-        .of(installed::programs()?)
-        .into_iter()
-        .filter(|path| is_asked(path))
-        .collect();
+    let programs = sample.of(installed::programs()?);
     for some in programs.chunks(AT_A_TIME) {
         let directory = TempDir::new()?;
         let script = directory.path().join("versions.sh");

@@ -11,6 +11,9 @@ use anyhow::Result;
 const PROGRAMS: [&str; 1] = ["/usr/bin"];
 /// Where they install libraries.
 const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+/// Programs that are not asked for their version: they do something else instead, for ever or to
+/// this machine.
+const LEFT_OUT: [&str; 6] = ["yes", "reboot", "poweroff", "halt", "shutdown", "telinit"];
 /// Larger files take seconds each in the other tools.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -40,10 +43,12 @@ pub(crate) fn objects() -> Result<Vec<PathBuf>> {
     Ok(all.into_iter().filter(|path| is_elf(path)).collect())
 }
 
-/// Programs and scripts that can be executed, by path.
+/// Programs and scripts that may be executed with `--version`, by path.
 pub(crate) fn programs() -> Result<Vec<PathBuf>> {
     let executable = |path: &PathBuf| {
-        fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| !LEFT_OUT.contains(&name))
+            && fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
     };
     Ok(files_in(&PROGRAMS)?
         .into_iter()

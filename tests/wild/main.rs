@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | names | demangled names of all symbols | `c++filt` |
 //! | functions | the function at an address of each program and library | `readelf -sW` |
+//! | stacks | the addresses of complete stacks, of each program as it exits | `gdb` |
 //! | calls | `-i`: the calls of each program, and how many failed | `strace -f` |
 //!
 //! A seed and a share choose what is compared, so that a run can be repeated. CI compares a tenth;
@@ -15,6 +16,7 @@ mod calls;
 mod functions;
 mod installed;
 mod names;
+mod stacks;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -84,9 +86,10 @@ pub(crate) struct Found {
 }
 
 type Check = fn(&mut Sample) -> Result<Found>;
-const CHECKS: [(&str, Check); 3] = [
+const CHECKS: [(&str, Check); 4] = [
     ("names", names::check),
     ("functions", functions::check),
+    ("stacks", stacks::check),
     ("calls", calls::check),
 ];
 

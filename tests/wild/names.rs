@@ -20,13 +20,25 @@ pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
         names.extend(mangled_in(&fs::read(&path)?));
     }
     let names = sample.of(names.into_iter().collect());
+    let mut found = Found::default();
+    // A D compiler's names only if it is told.
+    let (of_d, others): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| name.starts_with("_D"));
+    for (names, style) in [(others, "auto"), (of_d, "dlang")] {
+        compare(&names, style, &mut found)?;
+    }
+    Ok(found)
+}
+
+/// Compares with what `c++filt` prints for names of a style.
+fn compare(names: &[String], style: &str, found: &mut Found) -> Result<()> {
     let mut file = tempfile::tempfile()?;
     file.write_all((names.join("\n") + "\n").as_bytes())?;
     file.rewind()?;
-    let mut found = Found::default();
-    let Ok(output) = Command::new("c++filt").stdin(file).output() else {
+    let mut filter = Command::new("c++filt");
+    let Ok(output) = filter.args(["-s", style]).stdin(file).output() else {
         found.skipped.push("c++filt is not installed".to_owned());
-        return Ok(found);
+        return Ok(());
     };
     let text = String::from_utf8(output.stdout).context("c++filt's output")?;
     for (mangled, theirs) in names.iter().zip(text.lines()) {
@@ -44,7 +56,7 @@ pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
             });
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The hash at the end of a legacy name of Rust, which kcollect leaves out.

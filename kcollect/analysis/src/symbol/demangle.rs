@@ -1,4 +1,4 @@
-//! Demangles names of C++ and Rust.
+//! Demangles names of C++, Rust and D.
 //!
 //! A name may be hostile: by nested substitutions a hundred bytes can stand for gigabytes. The
 //! demanglers bound their recursion; length is bounded here, before and after. A name that is too
@@ -7,15 +7,15 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use super::itanium;
+use super::{dlang, itanium};
 
 /// The longest name that is demangled. Expression templates have some thousands of bytes.
 const MAX_MANGLED_BYTES: usize = 16 << 10;
 /// The longest demangled name.
 const MAX_DEMANGLED_BYTES: usize = 64 << 10;
 
-/// Returns a mangled name of C++ (Itanium) or Rust (legacy and v0) as in the source, Rust's without
-/// the hash, and any other name as it is. A version or `plt` after an `@` is kept.
+/// Returns a mangled name of C++ (Itanium), Rust (legacy and v0) or D as in the source, Rust's
+/// without the hash, and any other name as it is. A version or `plt` after an `@` is kept.
 #[must_use]
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let (stem, version) = match name.find('@') {
@@ -26,7 +26,7 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
         return Cow::Borrowed(name);
     }
     // Rust first: its legacy names are valid names of C++ too.
-    match rust(stem).or_else(|| cpp(stem)) {
+    match rust(stem).or_else(|| cpp(stem)).or_else(|| d(stem)) {
         Some(mut demangled) => {
             demangled.push_str(version);
             Cow::Owned(demangled)
@@ -59,6 +59,10 @@ fn has_hash(name: &str) -> bool {
 
 fn cpp(name: &str) -> Option<String> {
     itanium::demangle(name, MAX_DEMANGLED_BYTES)
+}
+
+fn d(name: &str) -> Option<String> {
+    dlang::demangle(name, MAX_DEMANGLED_BYTES)
 }
 
 /// A string of at most [`MAX_DEMANGLED_BYTES`] bytes.
@@ -134,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_name_has_an_end(name in "(_Z|_R|_ZN)[A-Z0-9a-zS_IE]{0,80}E?") {
+        fn any_name_has_an_end(name in "(_Z|_R|_ZN|_D3abc)[A-Z0-9a-zS_IE]{0,80}E?") {
             prop_assert!(demangle(&name).len() <= MAX_DEMANGLED_BYTES);
         }
     }

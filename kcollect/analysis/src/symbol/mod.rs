@@ -26,6 +26,7 @@
 mod debuginfod;
 mod demangle;
 mod disassembly;
+mod dlang;
 mod elf;
 #[cfg(test)]
 mod hostile;
