@@ -12,6 +12,7 @@
 //!   written for a check.
 //! * [`machine`]: changes of the machine that are undone: control groups, disks that fail,
 //!   settings; and the locks of the machine ([`machine::Exclusive`]).
+//! * [`strace`] and [`gdb`] compare what those tools say of programs.
 //! * [`kcollect`] and [`command`] run programs, each with a time limit.
 //!
 //! The checks are the files in `checks/`, by subject. Those whose names begin with `root_` profile
