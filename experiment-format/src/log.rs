@@ -215,6 +215,8 @@ pub struct LogHeader {
     pub profiles: Vec<ProfileDecl>,
     /// The process's rank in a parallel program (MPI): an attribute that gprofng ignores.
     pub mpi_rank: Option<u32>,
+    /// The experiment is to be packed when it is complete.
+    pub pack: bool,
     /// The container that the process was in: two attributes that gprofng ignores.
     pub container: Option<Container>,
     /// The name and version of what recorded the data in the kernel.
@@ -239,6 +241,7 @@ impl Default for LogHeader {
             command_line: String::new(),
             profiles: Vec::new(),
             mpi_rank: None,
+            pack: false,
             container: None,
             driver_version: None,
             settings: Vec::new(),

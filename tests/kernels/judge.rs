@@ -367,7 +367,7 @@ fn nothing_lost(results: &RunResults, real_time: bool) -> Result<()> {
     /// The kernel has no memory for a callback at a context switch, now and then with PREEMPT_RT,
     /// and since Linux 7.0 once in some thousands of them without.
     const WITHOUT_MEMORY: &str = "user_returns";
-    const MAX_WITHOUT_MEMORY: u64 = 2;
+    const MAX_WITHOUT_MEMORY: i64 = 2;
     let summary = RunSummary::of(&results.experiment)?;
     summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is

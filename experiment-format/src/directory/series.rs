@@ -28,10 +28,9 @@ use crate::error::Error;
 /// The name of the file into which an experiment's directory is packed, except its `archives/`.
 pub(crate) const PACKED: &str = "kcollect.tar.zst";
 const LOG: &str = "log.xml";
-/// The part of the plan, in the log of an experiment, that says that complete experiments are
-/// packed.
-pub const TO_BE_PACKED: &str = "complete ones are packed in their directories";
-/// The bytes of a log in which the plan is, with the definitions of the data before it.
+/// How the element of a log begins that says that the experiment is packed when it is complete.
+pub const TO_BE_PACKED: &str = "<process pack=\"1\"";
+/// The bytes of a log in which that is.
 const MAX_BEGINNING_BYTES: u64 = 64 << 10;
 
 /// An experiment of a series.
@@ -169,7 +168,7 @@ impl ExperimentDir {
         let seconds = Duration::from_secs(main.st_mtime.try_into().unwrap_or(0));
         let is_to_be_packed = match packed {
             Some(_) => has_more_than_packed(fd.as_fd())?,
-            None => log_has(&fd, &format!("; {TO_BE_PACKED}"), MAX_BEGINNING_BYTES),
+            None => log_has(&fd, TO_BE_PACKED, MAX_BEGINNING_BYTES),
         };
         let archives = archives_in(fd.as_fd());
         let plain = archives

@@ -190,6 +190,7 @@ fn process(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
     header.pgrp = number("pgrp")?.map(Pid).or(header.pgrp);
     header.sid = number("sid")?.map(Pid).or(header.sid);
     header.mpi_rank = number("mpi_rank")?.or(header.mpi_rank);
+    header.pack |= number("pack")? == Some(1);
     if let Some(id) = tag.get("container_id") {
         header.container = Some(Container {
             runtime: tag.get("container_runtime").unwrap_or_default().to_owned(),

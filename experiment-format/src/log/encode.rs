@@ -62,6 +62,9 @@ impl LogHeader {
                 .number("mpi_rank", rank)
                 .end();
         }
+        if self.pack {
+            Element::begin(&mut out, "process").number("pack", 1).end();
+        }
         if let Some(container) = &self.container {
             Element::begin(&mut out, "process")
                 .attribute("container_runtime", &container.runtime)

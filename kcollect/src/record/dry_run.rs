@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use experiment_format::directory::{NameRequest, TO_BE_PACKED};
+use experiment_format::directory::NameRequest;
 use experiment_format::packet::SyncThreshold;
 use host::signals::name_of as signal_name;
 use user_collector::follow::Follow;
@@ -148,7 +148,9 @@ fn bounds(plan: &Plan) -> Vec<String> {
         Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MiB", bytes >> 20),
         Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
     });
-    let pack = plan.pack.then(|| TO_BE_PACKED.to_owned());
+    let pack = plan
+        .pack
+        .then(|| "complete ones are packed in their directories".to_owned());
     let budget = plan
         .budget
         .map(|budget| format!("kcollect reduces detail when it takes more than {budget} of a CPU"));

@@ -309,7 +309,8 @@ mod tests {
             fs::write(path.join("archives/object"), noise(length)).unwrap();
         }
         let left: PathBuf = experiment(tmp.path(), others + 1).path().into();
-        let log = format!("<experiment>\n<collector>kcollect 0.1.0; {TO_BE_PACKED}</collector>\n");
+        let log =
+            format!("<experiment>\n<collector>kcollect 0.1.0</collector>\n{TO_BE_PACKED}/>\n");
         fs::write(left.join("log.xml"), log).unwrap();
         let older_experiments = experiment(tmp.path(), others + 2)
             .older_experiments()

@@ -103,6 +103,7 @@ fn header() -> impl Strategy<Value = LogHeader> {
             any::<u32>(),
             prop::array::uniform3(prop::option::of(any::<u32>())),
             prop::option::of(any::<u32>()),
+            any::<bool>(),
             prop::option::of(container),
         ),
         profiles,
@@ -111,7 +112,7 @@ fn header() -> impl Strategy<Value = LogHeader> {
     )
         .prop_map(
             |(system, process, profiles, settings, (command_line, driver_version, comments))| {
-                let (pid, relatives, mpi_rank, container) = process;
+                let (pid, relatives, mpi_rank, pack, container) = process;
                 let [ppid, pgrp, sid] = relatives.map(|number| number.map(Pid));
                 LogHeader {
                     collector: command_line.clone(),
@@ -121,6 +122,7 @@ fn header() -> impl Strategy<Value = LogHeader> {
                     pgrp,
                     sid,
                     mpi_rank,
+                    pack,
                     container,
                     command_line,
                     profiles,

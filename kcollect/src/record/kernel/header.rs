@@ -54,6 +54,7 @@ pub(super) fn header(
         ppid: Some(Pid::from_raw(getppid().as_raw())),
         pgrp: Some(Pid::from_raw(getpgrp().as_raw())),
         sid: getsid(None).ok().map(|sid| Pid::from_raw(sid.as_raw())),
+        pack: plan.pack,
         command_line: "kernel".to_owned(),
         profiles: vec![
             ProfileDecl::ThreadNames,
