@@ -14,6 +14,7 @@ mod locks;
 mod packed;
 mod page;
 mod period;
+mod waits;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

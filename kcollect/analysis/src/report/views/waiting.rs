@@ -18,12 +18,16 @@ use crate::load::lines::SymbolFiles;
 use crate::model::own_code::is_runtime;
 use crate::model::{
     ExperimentId, FunctionId, ObjectId, ObjectKind, ProcessId, ProcessInfo, STATE_SLOTS, StackId,
+    ThreadId,
 };
 use crate::report::table::{Cell, Column, Table, left_out};
 use crate::symbol::demangle;
 
 /// The waiting places of each state without `-n`.
 const DEFAULT_PLACES: usize = 5;
+/// A thread that sleeps in one place for this share of its time has nothing to do: an idle shell, a
+/// thread of a pool without work, most threads of the kernel.
+const IDLE_PERCENT: i64 = 99;
 /// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
 /// intended.
 const WAITING_STATES: [Microstate; 7] = [
@@ -52,8 +56,18 @@ struct WaitingPlace<'a> {
 struct Waited {
     /// In all stacks of the place, microseconds.
     us: i64,
+    /// How much of it is sleep of threads that did nothing else.
+    idle_us: i64,
     /// The stack with most of it, and how much.
     longest: (i64, StackId),
+}
+
+impl Waited {
+    fn add(&mut self, other: &Waited) {
+        self.us += other.us;
+        self.idle_us += other.idle_us;
+        self.longest = self.longest.max(other.longest);
+    }
 }
 
 /// Makes the table of places where threads waited, for each state with at least a hundredth of the
@@ -77,7 +91,9 @@ pub(super) fn waiting(context: &ViewContext<'_>, totals: &Totals) -> Table {
         .collect();
     found.sort_by_key(|(place, waited)| {
         let names = (name(place.function), place.caller.map(name));
-        (place.order, Reverse(waited.us), place.process, names)
+        let others = waited.us - waited.idle_us;
+        let times = (Reverse(others), Reverse(waited.us));
+        (place.order, times, place.process, names)
     });
     let places = context.options.limit.unwrap_or(DEFAULT_PLACES);
     let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
@@ -112,6 +128,10 @@ pub(super) fn waiting(context: &ViewContext<'_>, totals: &Totals) -> Table {
         let note = "wait: for a CPU; the function is where the thread was when it became runnable";
         notes.push(note.to_owned());
     }
+    if found.iter().any(|(_, waited)| waited.idle_us > 0) {
+        let note = "sleep: places where threads did nothing but sleep come last";
+        notes.push(note.to_owned());
+    }
     Table {
         view: "waiting",
         title: "Where threads waited, by state; seconds by ticks".to_owned(),
@@ -137,31 +157,44 @@ fn waiting_places<'a>(context: &ViewContext<'a>) -> FxHashMap<WaitingPlace<'a>, 
         order_of[*state as usize] = Some(order);
     }
     let selection = Selection::new(model, &context.options.filter);
-    let mut by_stack: FxHashMap<(ProcessId, StackId, usize), i64> = FxHashMap::default();
+    let mut by_stack: FxHashMap<(ThreadId, StackId, usize), i64> = FxHashMap::default();
+    let mut of_threads: FxHashMap<ThreadId, i64> = FxHashMap::default();
     let recorders = recorders(context);
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
-        let process = model.thread(row.thread).process;
+        *of_threads.entry(row.thread).or_default() += row.micros;
         if let Some(order) = order_of[row.slot()]
-            && !recorders.contains(&process)
+            && !recorders.contains(&model.thread(row.thread).process)
         {
-            *by_stack.entry((process, row.stack, order)).or_default() += row.micros;
+            *by_stack.entry((row.thread, row.stack, order)).or_default() += row.micros;
         }
     }
-    let mut places: FxHashMap<_, Waited> = FxHashMap::default();
-    for ((process, stack, order), us) in by_stack {
+    let mut of_place: FxHashMap<_, Waited> = FxHashMap::default();
+    for ((thread, stack, order), us) in by_stack {
         let Some((function, caller)) = model.waits_at(stack) else {
             continue;
         };
+        let waited = Waited {
+            us,
+            idle_us: 0,
+            longest: (us, stack),
+        };
+        let place = of_place.entry((thread, order, function, caller));
+        place.and_modify(|all| all.add(&waited)).or_insert(waited);
+    }
+    let mut places: FxHashMap<_, Waited> = FxHashMap::default();
+    for ((thread, order, function, caller), mut waited) in of_place {
+        let all = of_threads.get(&thread).copied().unwrap_or_default();
+        if WAITING_STATES[order] == Microstate::Sleep && waited.us * 100 >= all * IDLE_PERCENT {
+            waited.idle_us = waited.us;
+        }
         let place = WaitingPlace {
             order,
-            process: &model.process(process).name,
+            process: &model.process(model.thread(thread).process).name,
             function,
             caller,
         };
-        let longest = (us, stack);
-        let waited = places.entry(place).or_insert(Waited { us: 0, longest });
-        waited.us += us;
-        waited.longest = waited.longest.max(longest);
+        let place = places.entry(place);
+        place.and_modify(|all| all.add(&waited)).or_insert(waited);
     }
     places
 }
