@@ -166,7 +166,7 @@ fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
              exec ./proctorture jit:1500' $0"
         )
     };
-    let link = |to: &str| format!("ln -s {to} /tmp/perf-$$.map; exec ./proctorture jit:1500");
+    let link = |to: &str| format!("ln -s {to} /tmp/perf-$$.map && exec ./proctorture jit:1500");
     let attacks = [
         (link("$0/secret"), "not a regular file"),
         (link("/proc/self/root/$0/secret"), "not a regular file"),

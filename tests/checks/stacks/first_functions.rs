@@ -18,10 +18,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/workloads/known_callers.c");
 /// The program with two stacks (`workloads/other_stack.c`).
 const OTHER_STACK: &str = env!("OTHER_STACK_PROGRAM");
-/// Tables of small programs are ready after this time. Before that stacks are unwound from copies,
-/// without the code that confirms callers.
-const TABLES_READY: Nanos = Nanos(300_000_000);
-/// The same for stacks of which a copy has only a part: a copy is of one stack.
+/// Tables are ready after this time, also beside other checks. Before that stacks are unwound from
+/// copies, without the code that confirms callers, and a copy is of one stack.
 const WARM_UP: Nanos = Nanos(1_000_000_000);
 /// Flags for no unwind tables that the program itself would load.
 const NO_TABLES: &[&str] = &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
@@ -117,7 +115,7 @@ fn recorded(command: &[&str], flags: &[&str], leaves: &[&str]) -> Result<Option<
         println!("not judged: no {command:?}");
         return Ok(None);
     };
-    let load = [program.to_str().context("a path that is text")?, "1"];
+    let load = [program.to_str().context("a path that is text")?, "2"];
     let recorded = record(&["-p", "hi", "-F", "load"], &load, LIMIT)?;
     let followed = Followed::read(&recorded)?;
     Below::read(
@@ -125,7 +123,7 @@ fn recorded(command: &[&str], flags: &[&str], leaves: &[&str]) -> Result<Option<
         leaves,
         &["middle", "outer"],
         &["main", "thread"],
-        TABLES_READY,
+        WARM_UP,
     )
     .map(Some)
 }

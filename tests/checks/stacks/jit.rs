@@ -4,6 +4,7 @@
 //! java and CPython are tried if they are installed; if one is not, a line says so.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -52,7 +53,7 @@ fn root_jit_code_in_a_map_and_a_dump_is_named_once() -> Result<()> {
     let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "2", &cpu, "both"];
-    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let recorded = record_load(&["-p", "hi", "-F", "on"], &load)?;
     let part = format!("PID_{}.", recorded.truth()?.pid);
     let (functions, _) = functions_of(&recorded, &part)?;
     let total = functions.total()?;
@@ -73,7 +74,7 @@ fn root_jit_code_in_a_map_and_a_dump_is_named_once() -> Result<()> {
 fn judge_jit(way: &str) -> Result<()> {
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "3", &cpu, way];
-    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let recorded = record_load(&["-p", "hi", "-F", "on"], &load)?;
     let (functions, interval) =
         functions_of(&recorded, &format!("PID_{}.", recorded.truth()?.pid))?;
     let own = |name: &str| functions.get(name) * 1e9 / interval;
@@ -123,7 +124,7 @@ fn root_functions_that_run_are_named_before_others() -> Result<()> {
     let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "2", &cpu, "many"];
-    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let recorded = record_load(&["-p", "hi", "-F", "on"], &load)?;
     let (functions, _) = functions_of(&recorded, &format!("PID_{}.", recorded.truth()?.pid))?;
     let loops = ["made_a", "made_b", "made_c"].map(|name| functions.get(name));
     let nameless = functions.get("<Unknown>");
@@ -150,7 +151,7 @@ fn root_code_on_a_stack_of_its_own_has_its_callers() -> Result<()> {
     let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "2", &cpu, "own-stack"];
-    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let recorded = record_load(&["-p", "hi", "-F", "on"], &load)?;
     let part = format!("PID_{}.", recorded.truth()?.pid);
     let (functions, interval) = functions_of(&recorded, &part)?;
     let ticks = |name: &str, value: usize| {
@@ -275,12 +276,20 @@ fn root_code_that_its_process_withholds_is_left_out() -> Result<()> {
     Ok(())
 }
 
+/// Records a load, and removes the map of its code that it leaves: another process may get its
+/// number.
+fn record_load(options: &[&str], load: &[&str]) -> Result<FinishedRecording> {
+    let recorded = record(options, load, LIMIT)?;
+    let _ = fs::remove_file(format!("/tmp/perf-{}.map", recorded.truth()?.pid));
+    Ok(recorded)
+}
+
 fn record_code(way: &str, args: &[&str]) -> Result<FinishedRecording> {
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "2", &cpu, way];
     // The load alone: other checks run the same program at the same time, and stock gprofng would
     // show the first of several functions of a name.
-    record(&[&["-p", "hi", "-F", "load"], args].concat(), &load, LIMIT)
+    record_load(&[&["-p", "hi", "-F", "load"], args].concat(), &load)
 }
 
 fn disassembled(founder: &Path) -> Result<Finished> {
