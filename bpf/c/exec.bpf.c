@@ -69,7 +69,6 @@ int kc_exec_rename(__u64 *ctx)
 	/* What was stolen from the CPU meanwhile is counted when the thread leaves it. */
 	account_end(&thread->account, now_ns, task->sched_info.run_delay, RUN_TIME_UNKNOWN, 0);
 	fill_thread_record(out, task, record_time(began_ns), thread, &thread->account, cpu);
-	out->header.tid = thread->tid;
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
 	if (!send(cpu, out, sizeof(*out)))

@@ -14,7 +14,7 @@ use tests::experiment::states::States;
 use tests::experiment::summary::{RunSummary, complete};
 use tests::kcollect::{command, experiment_in, sub_experiment};
 use tests::machine::disturbance::judge_times;
-use tests::machine::{Shared, processes, work_cpu};
+use tests::machine::{Exclusive, Shared, processes, work_cpu};
 use tests::workload;
 use tests::workload::memory::{ALLOCATIONS, has_blocks};
 use tests::workload::proctorture::PROCTORTURE;
@@ -40,8 +40,8 @@ fn record_without(feature: &str, args: &[&str]) -> Result<(TempDir, PathBuf, Str
 }
 
 #[test]
-fn root_without_the_maple_tree_stacks_are_copied() -> Result<()> {
-    let _machine = Shared::take()?;
+fn root_alone_without_the_maple_tree_stacks_are_copied() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let load = [
         "-p",
         "hi",
