@@ -76,8 +76,8 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 					       const struct account *account, __u32 cpu)
 {
 	describe(&out->header, task, time_ns, cpu, RECORD_THREAD, 0);
-	/* In an exec by another thread, the first thread gets that one's number once it is a zombie,
-	 * before it leaves its CPU for the last time. */
+	/* In an exec by another thread, the first thread gets that one's number when it is a
+	 * zombie, which may be before it leaves its CPU for the last time. */
 	out->header.tid = thread->tid;
 	out->header.blocked = thread->faulted_in_kernel;
 	out->task = (__u64)task;
