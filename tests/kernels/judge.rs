@@ -251,8 +251,8 @@ impl RunResults {
         })
     }
 
-    /// Returns the verdict on calls or blocks. Where kcollect says that it has not seen all of
-    /// them, a verdict against it is none, and a note says so.
+    /// Returns the verdict on calls or blocks. An error is only a note if kcollect itself reports
+    /// that it has lost some.
     fn unless_lost(&self, verdict: Result<()>, notes: &mut Vec<String>) -> Result<()> {
         let Err(error) = verdict else {
             return Ok(());
@@ -364,8 +364,8 @@ fn cpus(results: &RunResults) -> Result<()> {
 fn nothing_lost(results: &RunResults, real_time: bool) -> Result<()> {
     /// These say how good a stack or a tick is, and take none away.
     const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "late_ticks"];
-    /// The kernel has no memory for a callback at a context switch, now and then with PREEMPT_RT,
-    /// and since Linux 7.0 once in some thousands of them without.
+    /// With PREEMPT_RT the scheduler has no memory for a callback, now and then. Without it, Linux
+    /// 7.2 and 7.3 refuse one in some thousands; the reason is not known.
     const WITHOUT_MEMORY: &str = "user_returns";
     const MAX_WITHOUT_MEMORY: i64 = 2;
     let summary = RunSummary::of(&results.experiment)?;

@@ -18,8 +18,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/workloads/known_callers.c");
 /// The program with two stacks (`workloads/other_stack.c`).
 const OTHER_STACK: &str = env!("OTHER_STACK_PROGRAM");
-/// Tables are ready after this time, also beside other checks. Before that stacks are unwound from
-/// copies, without the code that confirms callers, and a copy is of one stack.
+/// The unwind tables are built within this time, even while other checks run. Until then stacks are
+/// unwound from copies, which hold neither the code that confirms callers nor a second stack.
 const WARM_UP: Nanos = Nanos(1_000_000_000);
 /// Flags for no unwind tables that the program itself would load.
 const NO_TABLES: &[&str] = &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];

@@ -104,7 +104,6 @@ sums! {
         threads_untracked,
         /// Returns to user mode that could not be waited for or sent.
         user_returns_lost,
-        /// Starts of processes whose parent waits for their exec that found the ring full.
         /// Look-ups of mapped code that were thrown away, since the mappings changed meanwhile.
         raced_look_ups,
         /// Lock waits that found the ring full.

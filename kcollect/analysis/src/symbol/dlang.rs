@@ -218,7 +218,7 @@ impl Parser<'_> {
 
     /// A name of this length; some have a meaning.
     fn simple_name(&mut self, out: &mut String, length: usize) -> Option<()> {
-        // By their lengths: those of which more than the name is compared end the mangled name.
+        // The length of a name, the name with the `Z` that ends the symbol, and what it stands for.
         const OF_PARENTS: [(usize, &str, &str); 5] = [
             (6, "__initZ", "initializer for "),
             (6, "__vtblZ", "vtable for "),

@@ -52,8 +52,11 @@ impl Router {
         self.unclosed_threads += unclosed.len() as u64;
         for thread in unclosed.iter().take(MAX_UNCLOSED_NAMED) {
             let (tid, name) = (thread.header.tid(), name_of(processes, thread.header.pid()));
-            let until = Nanos(thread.as_of_ns);
-            let text = format!("thread {tid} of {name} has no time after {until}: no last record");
+            let missing = at_ns.saturating_sub(Nanos(thread.as_of_ns));
+            let text = format!(
+                "thread {tid} of {name}: its last {:.3} s are missing",
+                missing.as_secs_f64()
+            );
             self.warn(at_ns, text);
         }
         self.last_threads = self.accounts.take_living();
