@@ -74,16 +74,19 @@ fn spin_until_paused(until_ns: u64) -> Result<()> {
 
 fn freeze_again_and_again(work: &mut Work, child: Pid, freezer: &Freezer) -> Result<u64> {
     let (mut naps, mut stops) = (Naps::new()?, 0);
-    freezer.take(ids::Pid::from_raw(child.as_raw()))?;
+    // To move a process, and now and then to freeze a group, the kernel waits for all CPUs to have
+    // passed a quiescent state: some 20 ms.
+    let pid = ids::Pid::from_raw(child.as_raw());
+    work.blocked(Microstate::Sleep, || freezer.take(pid))??;
     loop {
         let status = waitpid(child, Some(WaitPidFlag::WNOHANG))?;
         if status == WaitStatus::Exited(child, 0) {
             return Ok(stops);
         }
         ensure!(status == WaitStatus::StillAlive, "the child: {status:?}");
-        freezer.freeze(true)?;
+        work.blocked(Microstate::Sleep, || freezer.freeze(true))??;
         work.blocked(Microstate::Sleep, || sleep(naps.next_length()))?;
-        freezer.freeze(false)?;
+        work.blocked(Microstate::Sleep, || freezer.freeze(false))??;
         work.blocked(Microstate::Sleep, || sleep(SPIN))?;
         stops += 1;
     }
