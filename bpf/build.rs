@@ -16,7 +16,7 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 10] = [
+const SUBJECTS: [&str; 11] = [
     "maps",
     "clock",
     "sched",
@@ -24,6 +24,7 @@ const SUBJECTS: [&str; 10] = [
     "overflow",
     "task_iter",
     "exec",
+    "wakeup",
     "io_call",
     "io_uring",
     "heap",

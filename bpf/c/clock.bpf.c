@@ -25,6 +25,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile bool turn_interrupts_off;
 const volatile bool calls_are_preempted;
+const volatile bool use_run_queues;
+const volatile bool use_sched_info;
 const volatile __u64 period_ns;
 const volatile bool record_idle;
 const volatile __u32 max_kernel_frames;

@@ -7,6 +7,7 @@
 #include "grid.h"
 #include "record.h"
 #include "run_queue.h"
+#include "sched_info.h"
 #include "steal.h"
 
 extern const volatile __u64 period_ns;
@@ -179,12 +180,17 @@ static __always_inline struct passed since_arrival(struct cpu_stats *stats,
 						   struct task_struct *task, __u64 from,
 						   struct passed passed)
 {
+	const struct thread *thread = 0;
 	__u32 unseen;
 
 	if (!stats->last_tid || stats->last_tid == (__u32)task->pid)
 		return passed;
+	if (!has_sched_info())
+		thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+	if (!has_sched_info() && !thread)
+		return passed;
 	unseen = grid_before(stats->origin_ns, from, from + passed.ticks,
-			     task->sched_info.last_arrival - any_offset_ns, period_ns);
+			     last_arrival(task, thread) - any_offset_ns, period_ns);
 	if (!unseen)
 		return passed;
 	count_unseen(stats, unseen);

@@ -67,7 +67,7 @@ int kc_exec_rename(__u64 *ctx)
 	}
 	now_ns = bpf_ktime_get_ns() + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
 	/* What was stolen from the CPU meanwhile is counted when the thread leaves it. */
-	account_end(&thread->account, now_ns, task->sched_info.run_delay, RUN_TIME_UNKNOWN, 0);
+	account_end(&thread->account, now_ns, past_delay(task, thread), RUN_TIME_UNKNOWN, 0);
 	fill_thread_record(out, task, record_time(began_ns), thread, &thread->account, cpu);
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
@@ -78,6 +78,6 @@ int kc_exec_rename(__u64 *ctx)
 	read_kernel_counts(task, thread->baseline);
 	thread->tid = task->pid;
 	track(thread, thread->experiment_ns, thread->account.since_ns, STATE_ON_CPU, DETAIL_NONE,
-	      task->sched_info.run_delay, RUN_TIME_UNKNOWN);
+	      past_delay(task, thread), RUN_TIME_UNKNOWN);
 	return 0;
 }

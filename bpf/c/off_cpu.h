@@ -8,6 +8,7 @@
 #include <bpf/bpf_core_read.h>
 #include "arch.h"
 #include "clock.h"
+#include "sched_info.h"
 #include "thread.h"
 #include "user_return.h"
 
@@ -75,11 +76,12 @@ static __always_inline __u64 is_queued(struct task_struct *task)
 /* Total time that a thread has waited for a CPU, including the current wait. A thread that is
  * migrated to another CPU while it is still in the queue goes to sleep with last_queued set (Linux
  * 6.12), as if it had waited since. */
-static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
+static __always_inline __u64 run_delay(struct task_struct *task, const struct thread *thread,
+					__u64 now_ns)
 {
-	__u64 queued_ns = is_queued(task) * task->sched_info.last_queued;
+	__u64 queued_ns = is_queued(task) * last_queued(task, thread);
 
-	return task->sched_info.run_delay +
+	return past_delay(task, thread) +
 	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);
 }
 
@@ -176,7 +178,7 @@ static __always_inline bool is_throttled(struct task_struct *task)
 	if (bpf_core_field_exists(struct task_struct___thread_throttling, throttled))
 		return ((struct task_struct___thread_throttling *)task)->throttled;
 	/* Only here: to check that a pointer is read takes the verifier 0.1 ms each time. */
-	return has_run_queues() &&
+	return bpf_core_field_exists(struct sched_entity, cfs_rq) &&
 	       bpf_core_field_exists(struct cfs_rq___group_throttling, throttle_count) &&
 	       ((struct cfs_rq___group_throttling *)task->se.cfs_rq)->throttle_count;
 }

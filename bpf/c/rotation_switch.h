@@ -54,10 +54,10 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	detail = account->detail;
 	was_off = state != STATE_ON_CPU;
 	if (was_off)
-		end_ns = comes ? clock_ns : task->sched_info.last_arrival;
+		end_ns = comes ? clock_ns : last_arrival(task, thread);
 	else if (!comes && clock_ns < at_ns)
 		run_time = task->se.sum_exec_runtime;
-	delay = run_delay(task, end_ns < at_ns ? end_ns : at_ns);
+	delay = run_delay(task, thread, end_ns < at_ns ? end_ns : at_ns);
 	if (end_ns < at_ns) {
 		off_cpu = account_switch_in(account, end_ns, delay, account->run_time_ns);
 		state = STATE_ON_CPU;

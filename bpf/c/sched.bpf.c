@@ -22,6 +22,7 @@
 #include "lock_wait.h"
 #include "off_cpu.h"
 #include "rotation_switch.h"
+#include "sched_info.h"
 #include "steal.h"
 #include "thread_record.h"
 #include "user_return.h"
@@ -113,17 +114,17 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
 					  struct thread *thread, __u64 began_ns, __u32 cpu)
 {
 	__u64 began_sched_ns = began_ns + stats->offset_ns,
-	      arrival_ns = prev->sched_info.last_arrival;
+	      arrival_ns = last_arrival(prev, thread);
 
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 	thread->tid = prev->pid;
 	if (arrival_ns > began_sched_ns && prev->start_time < began_ns)
 		track(thread, began_ns, began_sched_ns, STATE_SLEEP, DETAIL_NONE,
-		      prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
+		      past_delay(prev, thread), RUN_TIME_UNKNOWN);
 	else
 		track(thread, began_ns, arrival_ns > began_sched_ns ? arrival_ns : began_sched_ns,
-		      STATE_ON_CPU, DETAIL_NONE, prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
+		      STATE_ON_CPU, DETAIL_NONE, past_delay(prev, thread), RUN_TIME_UNKNOWN);
 	return 0;
 }
 
@@ -133,7 +134,7 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
 static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
 					 struct thread *thread, __u64 began_ns, __u64 now_ns)
 {
-	__u64 began_sched_ns = began_ns + stats->offset_ns, from = next->sched_info.last_queued;
+	__u64 began_sched_ns = began_ns + stats->offset_ns, from = last_queued(next, thread);
 	__u32 state = STATE_WAIT_CPU;
 	struct grid grid = {};
 
@@ -152,7 +153,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 	if (grid.index && grid.index < thread->grid_index)
 		thread->grid_index = grid.index;
 	thread->tid = next->pid;
-	track(thread, began_ns, from, state, DETAIL_NONE, next->sched_info.run_delay,
+	track(thread, began_ns, from, state, DETAIL_NONE, past_delay(next, thread),
 	      next->se.sum_exec_runtime);
 	return 0;
 }
@@ -162,9 +163,9 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 						struct thread *thread, __u64 began_ns, __u32 cpu)
 {
-	__u64 arrival_ns = task->sched_info.last_arrival, index;
+	__u64 arrival_ns = last_arrival(task, thread), index;
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival_ns,
-							  task->sched_info.run_delay);
+							  past_delay(task, thread));
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -254,6 +255,8 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 			stats->threads_untracked++;
 		return;
 	}
+	if (!has_sched_info())
+		thread->waits.queued_ns = preempted || !prev_state ? now_ns : 0;
 	tracked = thread->account.tracking == TRACKED;
 	/* If that fails, another program begins to track it at this moment: its next context switch
 	 * accounts for the time until then. */
@@ -278,26 +281,22 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	if (!run_queues)
 		now_ns = after_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
-			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
+			   past_delay(prev, thread), prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
-static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
-				      __u64 began_ns, __u64 now_ns, __u32 cpu)
+static __always_inline void account_arrival(struct cpu_stats *stats, struct task_struct *next,
+					    struct thread *thread, __u64 began_ns, __u64 now_ns,
+					    __u32 cpu)
 {
-	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0, create_storage);
-	__u64 delay = run_delay(next, now_ns), index;
+	__u64 delay = run_delay(next, thread, now_ns), index;
 	struct cpu_stats *left = stats;
 	struct off_cpu off_cpu;
 	__u32 user_return = 0;
 	bool unseen, was_off;
 
-	/* The thread that this one preempts is changing the storage. The next switch-out accounts
-	 * for this interval. */
-	if (!thread)
-		return;
 	if (thread->account.tracking != TRACKED) {
 		if (!claim_tracking(&thread->account, NOT_TRACKED))
 			return;
@@ -340,6 +339,20 @@ arrived:
 	thread->cpu = cpu;
 	if (thread->flags & RETURN_WANTED)
 		await_user_return(stats, next, thread);
+}
+
+static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
+				      __u64 began_ns, __u64 now_ns, __u32 cpu)
+{
+	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0, create_storage);
+
+	/* The thread that this one preempts is changing the storage. The next switch-out accounts
+	 * for this interval. */
+	if (!thread)
+		return;
+	account_arrival(stats, next, thread, began_ns, now_ns, cpu);
+	if (!has_sched_info())
+		note_arrival(&thread->waits, now_ns);
 }
 
 /* Boundaries have passed that are not counted yet: charges them to the thread that leaves now, and
@@ -406,6 +419,8 @@ static __noinline __u64 clock_by_arrival(struct cpu_stats *stats, struct task_st
 	__u64 now_ns = bpf_ktime_get_ns();
 
 	/* The offset falls once a tick at most: most measurements have a delay in them. */
+	if (!has_sched_info())
+		return now_ns;
 	if (prev->pid && stats->last_tid == (__u32)prev->pid && stats->arrived_ns) {
 		note_offset(stats, prev->sched_info.last_arrival - stats->arrived_ns,
 			    stats->offset_stale);

@@ -46,7 +46,7 @@ static __always_inline __u32 state_at(__u64 from_ns, struct task_struct *task,
 	if (task->on_cpu)
 		return STATE_ON_CPU;
 	if (is_queued(task)) {
-		if (task->sched_info.last_queued <= from_ns)
+		if (last_queued(task, thread) <= from_ns)
 			return STATE_WAIT_CPU;
 		/* Woken since: it had been blocked. */
 		return blocked_state(task, thread, 0, out, false);
@@ -93,7 +93,7 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	state = state_at(from_ns, task, thread, &out->off_cpu);
 	track(thread, begin_ns, from_ns, state,
 	      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
-	      run_delay(task, from_ns),
+	      run_delay(task, thread, from_ns),
 	      state == STATE_ON_CPU ? RUN_TIME_UNKNOWN : task->se.sum_exec_runtime);
 	return 0;
 }
@@ -130,7 +130,7 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	detail = out->account.detail;
 	out->thread.since_ns = out->account.since_ns - any_offset_ns;
 	now_ns = report_ns + any_offset_ns;
-	account_close(&out->account, now_ns, run_delay(task, now_ns), RUN_TIME_UNKNOWN,
+	account_close(&out->account, now_ns, run_delay(task, thread, now_ns), RUN_TIME_UNKNOWN,
 		      stolen_from(thread));
 	fill_thread_record(&out->thread, task, time_ns, thread, &out->account, cpu);
 	out->thread.header.state = state;
@@ -189,7 +189,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 		return 0;
 	}
 	now_ns = end_ns + any_offset_ns;
-	delay = run_delay(task, now_ns);
+	delay = run_delay(task, thread, now_ns);
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since_ns = thread->account.since_ns - any_offset_ns;

@@ -24,6 +24,13 @@ enum thread_flag {
 	RETURN_WANTED = 8,
 };
 
+/* Where the kernel has no sched_info: sched_info.h. CLOCK_MONOTONIC. */
+struct waits {
+	__u64 delay_ns;	  /* sum of the waits for a CPU that have ended */
+	__u64 queued_ns;  /* when the open one began, or 0 */
+	__u64 arrival_ns; /* when the thread last came to a CPU */
+};
+
 struct thread {
 	struct account account;
 	__u64 experiment_ns; /* when the experiment began that the account is of: rotation.h */
@@ -41,6 +48,7 @@ struct thread {
 	/* Where stacks are captured at switch-out: the place in user mode that the number stands
 	 * for, or ip 0. */
 	__u64 ip, sp, callers_hash;
+	struct waits waits;
 	__u64 baseline[KERNEL_COUNTS]; /* the kernel's counts when the thread was tracked first */
 };
 

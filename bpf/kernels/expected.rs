@@ -26,6 +26,8 @@ pub(crate) enum Guard {
     OnlyIf(&'static str),
     /// Likewise, in the functions of which this one is a callback.
     CalledOnlyIf(&'static str),
+    /// Likewise, for a program that `src/load.rs` leaves out where the field is missing.
+    LoadedOnlyIf(&'static str),
     /// It is reached only where a kernel has none of some other fields.
     Unless(&'static [&'static str]),
 }
@@ -44,7 +46,9 @@ impl Guard {
         match self {
             Guard::Itself => asked(field, Where::Here) == Some(false),
             Guard::OnlyIf(other) => asked(other, Where::Here) == Some(false),
-            Guard::CalledOnlyIf(other) => asked(other, Where::Anywhere) == Some(false),
+            Guard::CalledOnlyIf(other) | Guard::LoadedOnlyIf(other) => {
+                asked(other, Where::Anywhere) == Some(false)
+            }
             Guard::Unless(others) => others
                 .iter()
                 .any(|other| asked(other, Where::Here) == Some(true)),
@@ -153,10 +157,26 @@ pub(crate) const FALLBACKS: &[Fallback] = &[
         reason: "Linux 7.1 and older: the mutex itself tells",
     },
     Fallback {
-        fields: &["sched_entity.cfs_rq", "cfs_rq.rq", "rq.clock"],
+        fields: &["rq.clock"],
+        missing: When::Never,
+        guard: Guard::LoadedOnlyIf("rq.clock"),
+        reason: "without run queues, the scheduler's clock is known at each arrival of a thread",
+    },
+    Fallback {
+        fields: &["sched_entity.cfs_rq", "cfs_rq.rq"],
         missing: When::Never,
         guard: Guard::Itself,
         reason: "without run queues, the scheduler's clock is known at each arrival of a thread",
+    },
+    Fallback {
+        fields: &[
+            "task_struct.sched_info.last_arrival",
+            "task_struct.sched_info.last_queued",
+            "task_struct.sched_info.run_delay",
+        ],
+        missing: When::Never,
+        guard: Guard::Itself,
+        reason: "built without CONFIG_SCHED_INFO: the programs add up waits for a CPU",
     },
     Fallback {
         fields: &["task_struct.se.cfs_rq"],
@@ -307,6 +327,16 @@ pub(crate) const TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint {
         names: &["sched_switch"],
         prototypes: &["1 bytes, struct task_struct *, struct task_struct *, 4 bytes"],
+        missing: None,
+    },
+    Tracepoint {
+        names: &["sched_wakeup"],
+        prototypes: &["struct task_struct *"],
+        missing: None,
+    },
+    Tracepoint {
+        names: &["sched_wakeup_new"],
+        prototypes: &["struct task_struct *"],
         missing: None,
     },
     Tracepoint {

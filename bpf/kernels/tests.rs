@@ -201,6 +201,24 @@ fn kernels_without_uprobes_or_control_groups_have_fallbacks() {
 }
 
 #[test]
+fn kernels_without_the_schedulers_figures_have_fallbacks() {
+    let fields = [
+        ("task_struct", "sched_info"),
+        ("sched_info", "last_arrival"),
+        ("sched_info", "last_queued"),
+        ("sched_info", "run_delay"),
+        ("sched_entity", "cfs_rq"),
+        ("rq", "clock"),
+    ];
+    for (of, field) in fields {
+        let found = after(BASE, |types| rename(types, of, field, "other"));
+        assert!(!found.is_empty(), "{of}.{field}");
+        let faults: Vec<_> = found.iter().filter(|one| one.reason.is_none()).collect();
+        assert!(faults.is_empty(), "{of}.{field}: {faults:#?}");
+    }
+}
+
+#[test]
 fn loads_of_unsigned_fields_take_any_width() {
     for bytes in [1, 2, 8] {
         let found = after(BASE, |types| {

@@ -1,7 +1,7 @@
 //! What the running kernel offers, and what is used instead of what it does not have.
 
 use crate::kernel_types::Feature;
-use crate::load::{has_fault_tracepoint, has_run_queues};
+use crate::load::{has_fault_tracepoint, has_run_queues, has_sched_info};
 use crate::{CodeLookup, KernelTypes, ReturnProbes, UserStackCapture, io_uring};
 
 /// How one task is done that kernels support differently.
@@ -49,6 +49,12 @@ impl KernelTypes {
                 has_run_queues(self),
                 "read from run queues",
                 "CLOCK_MONOTONIC, set right at each arrival of a thread; stolen time is unknown",
+            ),
+            choose(
+                "waits for a CPU",
+                has_sched_info(self),
+                "the scheduler's own sums",
+                "summed at each wake-up and switch, which makes switches slower",
             ),
             Ability {
                 name: "heap probes",

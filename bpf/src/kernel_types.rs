@@ -34,6 +34,8 @@ pub(crate) enum Feature {
     IoUring,
     /// The run queue of a thread, with the scheduler's clock.
     RunQueues,
+    /// The scheduler's own account of a thread's waits for a CPU (`CONFIG_SCHED_INFO`).
+    SchedInfo,
 }
 
 impl Feature {
@@ -45,6 +47,7 @@ impl Feature {
             Feature::FaultTracepoint => "fault-tracepoint",
             Feature::IoUring => "io-uring",
             Feature::RunQueues => "run-queues",
+            Feature::SchedInfo => "sched-info",
         }
     }
 }

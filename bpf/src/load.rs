@@ -130,6 +130,11 @@ impl Programs {
             let link = program.attach();
             hooks.push(link.map_err(step("watch context switches"))?);
         }
+        for program in [&skel.progs.kc_wakeup, &skel.progs.kc_wakeup_new] {
+            if program.autoload() {
+                hooks.push(program.attach().map_err(step("watch wake-ups"))?);
+            }
+        }
         let fault_hook = skel.progs.kc_kernel_fault.autoload();
         if fault_hook && settings.sabotage != Some(Sabotage::PageFault) {
             let link = skel.progs.kc_kernel_fault.attach();
@@ -220,9 +225,20 @@ pub(crate) fn has_fault_tracepoint(types: &KernelTypes) -> bool {
     types.has_tracepoint("page_fault_kernel") && types.permits(Feature::FaultTracepoint)
 }
 
-/// Whether a thread leads to its run queue, which has the scheduler's clock.
+/// Whether the scheduler keeps since when a thread waits for a CPU, and how long it has waited.
+pub(crate) fn has_sched_info(types: &KernelTypes) -> bool {
+    types.offset("task_struct", "sched_info").is_some()
+        && ["last_arrival", "last_queued", "run_delay"]
+            .iter()
+            .all(|field| types.offset("sched_info", field).is_some())
+        && types.permits(Feature::SchedInfo)
+}
+
+/// Whether a thread leads to its run queue, which has the scheduler's clock. Without `sched_info`
+/// nothing else has times of that clock.
 pub(crate) fn has_run_queues(types: &KernelTypes) -> bool {
-    types.offset("sched_entity", "cfs_rq").is_some()
+    has_sched_info(types)
+        && types.offset("sched_entity", "cfs_rq").is_some()
         && types.offset("cfs_rq", "rq").is_some()
         && types.offset("rq", "clock").is_some()
         && types.permits(Feature::RunQueues)
@@ -273,6 +289,8 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
         rodata.use_maple_tree = CodeLookup::of(settings.types) == CodeLookup::MapleTree;
         rodata.kernel_faults_are_noted = has_fault_tracepoint(settings.types);
+        rodata.use_run_queues = has_run_queues(settings.types);
+        rodata.use_sched_info = has_sched_info(settings.types);
         rodata.turn_interrupts_off = may_turn_interrupts_off(settings.types);
         rodata.calls_are_preempted = calls_are_preempted;
         rodata.counters_overflow = settings.hit_intervals.is_some();
@@ -294,6 +312,9 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     let run_queues = has_run_queues(settings.types);
     open.progs.kc_sched_switch.set_autoload(run_queues);
     open.progs.kc_sched_switch_alone.set_autoload(!run_queues);
+    let sched_info = has_sched_info(settings.types);
+    open.progs.kc_wakeup.set_autoload(!sched_info);
+    open.progs.kc_wakeup_new.set_autoload(!sched_info);
     if settings.sabotage == Some(Sabotage::Load) {
         // No program of this type may call what this one does: the verifier refuses it.
         let program = &mut open.progs.kc_sched_switch;

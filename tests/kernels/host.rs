@@ -20,7 +20,7 @@ use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
 use crate::runs::{
     ALLOCATIONS, CHOSEN_RUNS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, REAL_TIME,
-    RING_IO, SAMPLED, SCHEDULER, SELF, WORKLOADS,
+    RING_IO, SAMPLED, SCHEDULER, SELF, WITHOUT, WORKLOADS,
 };
 use crate::tested;
 use crate::verifier;
@@ -248,13 +248,19 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
 
 /// The kernel's command line.
 fn kernel_words(kernel: &Kernel) -> String {
-    match std::env::var(CHOSEN_RUNS) {
-        Ok(names) => format!("{KERNEL_WORDS} {CHOSEN_RUNS}={names}"),
-        Err(_) if kernel.is_real_time() => {
-            format!("{KERNEL_WORDS} {CHOSEN_RUNS}={}", REAL_TIME.join(","))
+    let mut words = KERNEL_WORDS.to_owned();
+    let chosen = std::env::var(CHOSEN_RUNS).ok();
+    let chosen = chosen.or_else(|| kernel.is_real_time().then(|| REAL_TIME.join(",")));
+    let environment = [
+        (CHOSEN_RUNS, chosen),
+        (WITHOUT, std::env::var(WITHOUT).ok()),
+    ];
+    for (name, value) in environment {
+        if let Some(value) = value {
+            words += &format!(" {name}={value}");
         }
-        Err(_) => KERNEL_WORDS.to_owned(),
     }
+    words
 }
 
 fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {

@@ -19,6 +19,8 @@ pub(crate) const LOAD: &str = "load";
 /// An environment variable with the names of the recordings that are made, separated by commas; all
 /// if it is not set. The kernel hands it from its command line to the first process.
 pub(crate) const CHOSEN_RUNS: &str = "RUNS";
+/// An environment variable with the features that kcollect does without, likewise.
+pub(crate) const WITHOUT: &str = "KCOLLECT_WITHOUT";
 /// The last file of the results that is written.
 pub(crate) const DONE: &str = "done";
 /// The program whose events are counted, in a machine; how many pages it touches on one of two

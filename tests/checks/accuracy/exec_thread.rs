@@ -119,9 +119,9 @@ fn root_a_thread_that_executes_a_program_gets_another_number() -> Result<()> {
         (least..most).contains(&lived),
         "{lived} s, not {least} to {most} s"
     );
-    // Under the process's number: the first thread, and after it has exited the thread that executed
-    // the program. That one has all of its time under one of its numbers; when it gets the second one
-    // is up to the scheduler, for it waits until all others have exited.
+    // Under the process's number: the first thread, and after it has exited the thread that
+    // executed the program. That one has all of its time under one of its numbers; when it gets
+    // the second one is up to the scheduler, for it waits until all others have exited.
     let [one, two] = of(&pid)[..] else {
         anyhow::bail!("not two rows of {pid}");
     };

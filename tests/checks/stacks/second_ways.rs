@@ -96,34 +96,44 @@ fn root_without_uprobe_sessions_each_return_is_probed() -> Result<()> {
 
 #[test]
 fn root_alone_without_run_queues_times_are_the_workloads_own() -> Result<()> {
-    judge_times(|| {
-        let cpu = work_cpu()?.to_string();
-        let loads = [
-            &[workload!("state_lock"), "1", &cpu, "mutex"][..],
-            &[workload!("state_wait"), "1", &cpu],
-            &[workload!("state_sleep"), "1", &cpu, "nanosleep"],
-        ];
-        for load in loads {
-            let before = processes()?;
-            // Started by a small process: what kcollect takes to start one is in getrusage(2).
-            let options = ["-p", "on", "-F", "off", "--", workload!("reaped")];
-            let args = [&options, load].concat();
-            let (_directory, experiment, output) = record_without("run-queues", &args)?;
-            let states = States::of(&experiment)?;
-            let mut residents: BTreeSet<_> = before.intersection(&processes()?).copied().collect();
-            residents.remove(&Pid(1));
-            states.conserve(&residents)?;
-            for truth in Truth::find_all(&output) {
-                states.agree(&truth)?;
-            }
+    judge_times(|| times_are_the_workloads_own("run-queues"))
+}
+
+/// The programs add up waits for a CPU themselves.
+#[test]
+fn root_alone_without_sched_info_times_are_the_workloads_own() -> Result<()> {
+    judge_times(|| times_are_the_workloads_own("sched-info"))
+}
+
+fn times_are_the_workloads_own(without: &str) -> Result<()> {
+    let cpu = work_cpu()?.to_string();
+    let loads = [
+        &[workload!("state_lock"), "1", &cpu, "mutex"][..],
+        &[workload!("state_wait"), "1", &cpu],
+        &[workload!("state_latency"), "1", &cpu],
+        &[workload!("state_sleep"), "1", &cpu, "nanosleep"],
+    ];
+    for load in loads {
+        let before = processes()?;
+        // Started by a small process: what kcollect takes to start one is in getrusage(2).
+        let options = ["-p", "on", "-F", "off", "--", workload!("reaped")];
+        let args = [&options, load].concat();
+        let (_directory, experiment, output) = record_without(without, &args)?;
+        let states = States::of(&experiment)?;
+        let mut residents: BTreeSet<_> = before.intersection(&processes()?).copied().collect();
+        residents.remove(&Pid(1));
+        states.conserve(&residents)?;
+        for truth in Truth::find_all(&output) {
+            states.agree(&truth)?;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 #[test]
 fn root_doctor_says_which_ways_are_second() -> Result<()> {
-    let features = "return-callback,uprobe-session,maple-tree,fault-tracepoint,io-uring,run-queues";
+    let features = "return-callback,uprobe-session,maple-tree,fault-tracepoint,io-uring,run-queues,\
+                    sched-info";
     let ways = |without: &str| -> Result<Vec<(String, String)>> {
         let mut doctor = command(["doctor", "--json"])?;
         let output = run(doctor.env("KCOLLECT_WITHOUT", without), LIMIT)?;
@@ -141,6 +151,7 @@ fn root_doctor_says_which_ways_are_second() -> Result<()> {
         "heap probes",
         "io_uring",
         "scheduler's clock",
+        "waits for a CPU",
     ];
     for name in names {
         let way = |all: &[(String, String)]| all.iter().find(|(found, _)| found == name).cloned();
