@@ -25,7 +25,7 @@ help:
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make bench-page build it, time the page of a large experiment in a browser: until it is shown, and dragging (a minute)'
 	@echo 'make programs build it, count complete user stacks of the installed programs (as root, minutes)'
-	@echo 'make wild    build it, compare what it says of the installed programs with strace, c++filt and readelf; PERCENT=10 SEED=7: of a tenth (as root, minutes)'
+	@echo 'make wild    build it, compare what it says of the installed programs with strace, gdb, perf, c++filt and readelf; PERCENT=10 SEED=7: of a tenth (as root, minutes)'
 	@echo 'make growth  build it, measure how its cost grows with threads, processes and time (as root, minutes)'
 	@echo 'make day     build it, record an hour of rotations, kills, a full disk, a clock that is set; check all of it (as root)'
 	@echo 'make fuzz    run libFuzzer on every reader of untrusted bytes, SECONDS=60 for each (minutes)'

@@ -1,7 +1,5 @@
 //! The calls of installed programs against `strace`.
 
-use std::fmt::Write as _;
-use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -24,22 +22,8 @@ pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
     let programs = sample.of(installed::programs()?);
     for some in programs.chunks(AT_A_TIME) {
         let directory = TempDir::new()?;
-        let script = directory.path().join("versions.sh");
-        let mut text = format!(
-            "cd {}\nHOME=$PWD\nexport HOME\n",
-            directory.path().display()
-        );
-        for program in some {
-            let program = program.display();
-            // In a group of its own, whatever it does with signals.
-            writeln!(
-                text,
-                "timeout -k 1 5 '{program}' --version </dev/null >/dev/null 2>&1"
-            )?;
-        }
-        fs::write(&script, text + "exit 0\n")?;
-        let script = script.to_str().context("no UTF-8")?;
-        let (traced, mut different) = differences(&["sh", script])?;
+        let script = installed::versions(directory.path(), some)?;
+        let (traced, mut different) = differences(&["sh", &script])?;
         let first = traced.programs.first_key_value().context("no program")?.0;
         let own = different.remove(first).unwrap_or_default();
         found.compared += usize::try_from(traced.calls())?;

@@ -1,11 +1,12 @@
 //! The programs and libraries of this machine.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// Where distributions install programs.
 const PROGRAMS: [&str; 1] = ["/usr/bin"];
@@ -54,6 +55,22 @@ pub(crate) fn programs() -> Result<Vec<PathBuf>> {
         .into_iter()
         .filter(executable)
         .collect())
+}
+
+/// Makes a shell script, in a directory that they may fill, that asks programs for their versions.
+pub(crate) fn versions(directory: &Path, programs: &[PathBuf]) -> Result<String> {
+    let mut text = format!("cd {}\nHOME=$PWD\nexport HOME\n", directory.display());
+    for program in programs {
+        let program = program.display();
+        // In a group of its own, whatever it does with signals.
+        writeln!(
+            text,
+            "timeout -k 1 5 '{program}' --version </dev/null >/dev/null 2>&1"
+        )?;
+    }
+    let script = directory.join("versions.sh");
+    fs::write(&script, text + "exit 0\n")?;
+    Ok(script.to_str().context("no UTF-8")?.to_owned())
 }
 
 fn is_elf(path: &Path) -> bool {

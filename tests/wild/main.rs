@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | names | demangled names of all symbols | `c++filt` |
 //! | functions | the function at an address of each program and library | `readelf -sW` |
+//! | perf | the functions at perf's samples, of each program and the kernel | `perf script` |
 //! | stacks | the addresses of complete stacks, of each program as it exits | `gdb` |
 //! | calls | `-i`: the calls of each program, and how many failed | `strace -f` |
 //!
@@ -16,6 +17,7 @@ mod calls;
 mod functions;
 mod installed;
 mod names;
+mod perf;
 mod stacks;
 
 use std::collections::BTreeMap;
@@ -86,9 +88,10 @@ pub(crate) struct Found {
 }
 
 type Check = fn(&mut Sample) -> Result<Found>;
-const CHECKS: [(&str, Check); 4] = [
+const CHECKS: [(&str, Check); 5] = [
     ("names", names::check),
     ("functions", functions::check),
+    ("perf", perf::check),
     ("stacks", stacks::check),
     ("calls", calls::check),
 ];
