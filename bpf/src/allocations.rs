@@ -144,6 +144,9 @@ pub struct UsdtProbe {
 pub struct ProbedProcess {
     /// Its number.
     pub pid: u32,
+    /// A thread of it that has not exited, by which the kernel finds its memory: any of them where
+    /// [returns are always probed](Programs::finds_processes_by_any_thread), else the first one.
+    pub thread: u32,
     /// In which [`ProbeUse`] its calls are counted, of
     /// [`MAX_PROBE_USES`](bpf_abi::layout::MAX_PROBE_USES).
     pub use_index: u32,
@@ -218,7 +221,7 @@ impl Programs {
     ) -> Result<AttachedProbes, Error> {
         let cookie =
             |probe: &UsdtProbe| process.cookie(probe.function, probe.emulated, probe.operands);
-        let pid = process.pid.cast_signed();
+        let pid = process.thread.cast_signed();
         let links: Result<Vec<Link>, _> = match self.returns {
             ReturnProbes::Session => {
                 let each = probes.iter();
@@ -336,7 +339,7 @@ impl Programs {
             ..UprobeMultiOpts::default()
         };
         let program = &self.skel.progs.kc_allocator;
-        let pid = process.pid.cast_signed();
+        let pid = process.thread.cast_signed();
         Ok([program.attach_uprobe_multi_with_opts(pid, file, "", options)?])
     }
 
@@ -359,7 +362,7 @@ impl Programs {
                 retprobe,
                 ..UprobeOpts::default()
             };
-            let (pid, offset) = (process.pid.cast_signed(), probe.offset as usize);
+            let (pid, offset) = (process.thread.cast_signed(), probe.offset as usize);
             program.attach_uprobe_with_opts(pid, file, offset, options)
         })
     }

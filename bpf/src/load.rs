@@ -188,6 +188,12 @@ impl Programs {
             && settings.is_some_and(|settings| settings.turn_interrupts_off)
     }
 
+    /// Whether a process is probed by any thread of it, and not by its first one alone.
+    #[must_use]
+    pub fn finds_processes_by_any_thread(&self) -> bool {
+        self.returns == ReturnProbes::Always
+    }
+
     /// Whether page faults in the kernel are noted as they happen.
     #[must_use]
     pub fn notes_kernel_faults(&self) -> bool {

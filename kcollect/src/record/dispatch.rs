@@ -295,6 +295,11 @@ impl Dispatcher {
         }
         self.leaderless.insert(pid, at_ns);
         self.end_leaderless(pid);
+        if let Some(user) = &mut self.user
+            && self.leaderless.contains_key(&pid)
+        {
+            user.lost_a_thread(pid);
+        }
     }
 
     /// Ends a process whose leading thread has exited, if no other thread continues.

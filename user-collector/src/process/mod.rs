@@ -23,7 +23,10 @@ pub use facts::{ExitFacts, MAX_TEXT_BYTES, ProcessFacts, rank_of};
 pub use instance::ProcessInstance;
 pub use lineage::{DirectoryNames, Lineages};
 pub use parent_maps::{ParentMap, maps_at_fork, maps_of_ancestors};
-pub use proc_dir::{ProcDir, has_living_thread, process_directory, thread_directory};
+pub use proc_dir::{
+    ProcDir, any_without_leader, has_living_thread, process_directory, thread_directory,
+    thread_with_memory,
+};
 pub use proc_files::effective_uid_of;
 pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
 pub use thread_names::ThreadNames;

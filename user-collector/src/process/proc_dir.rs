@@ -51,6 +51,27 @@ pub fn thread_directory(proc: &Path, pid: Pid, tid: Tid) -> PathBuf {
     process_directory(proc, pid)
 }
 
+/// Returns this thread of a process if it has not exited; else the leader, or if that has exited
+/// another one.
+#[must_use]
+pub fn thread_with_memory(proc: &Path, pid: Pid, tid: Tid) -> Tid {
+    let directory = thread_directory(proc, pid, tid);
+    let name = directory.file_name().and_then(OsStr::to_str);
+    let number = name.and_then(|name| name.parse().ok());
+    Tid(number.unwrap_or(pid.0))
+}
+
+/// Returns whether there is a process that continues without its leader.
+#[must_use]
+pub fn any_without_leader(proc: &Path) -> bool {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let mut processes = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.as_bytes().iter().all(u8::is_ascii_digit)
+    });
+    processes.any(|process| living_thread(&process.path()).is_some())
+}
+
 /// Returns whether a process has a thread that has not exited.
 #[must_use]
 pub fn has_living_thread(proc: &Path, pid: Pid) -> bool {

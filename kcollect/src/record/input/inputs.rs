@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -23,6 +24,7 @@ use host::machine::{self, CpuList, CpuSet};
 
 use user_collector::follow::Follow;
 use user_collector::io_calls::traced_calls;
+use user_collector::process::any_without_leader;
 use user_collector::space::{Mapping, mapping_at};
 
 use super::event::InputEvent;
@@ -135,7 +137,12 @@ impl Inputs {
             traced_calls: traced_calls(plan.trace_io, plan.heap == HeapTracing::Growth),
             allocations: plan.heap.mean_bytes().map(|mean_bytes| AllocationSampling {
                 mean_bytes,
-                returns: ReturnProbes::of(types),
+                // Probes of sessions are set in a process by its first thread.
+                returns: if any_without_leader(Path::new("/proc")) {
+                    ReturnProbes::Always
+                } else {
+                    ReturnProbes::of(types)
+                },
             }),
             max_kernel_frames: max_frames(),
             page_fault,

@@ -87,6 +87,7 @@ pub(super) fn measure(programs: &Programs) -> Result<(ProbeCosts, AttachedProbes
     let probes = probes.ok_or("kcollect's own code is not mapped")?;
     let process = ProbedProcess {
         pid: std::process::id(),
+        thread: std::process::id(),
         use_index: MEASURED_PROBE_USE,
         frees: true,
     };

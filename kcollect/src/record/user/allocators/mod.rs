@@ -321,6 +321,12 @@ impl UserSpace {
         mapped
     }
 
+    /// Records that the leader of a process has exited, or another thread after it: its probes may
+    /// have gone with that thread.
+    pub fn lost_a_thread(&mut self, pid: Pid) {
+        self.allocators.changed(pid);
+    }
+
     /// Takes the log's warnings about what could not be probed.
     pub fn take_probe_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.allocators.warnings)

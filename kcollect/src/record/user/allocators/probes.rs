@@ -13,12 +13,12 @@ use bpf::{AllocatorProbe, AttachedProbes, ProbedProcess, Programs, UsdtProbe};
 use bpf_abi::layout::{
     MAX_PROBE_USES, MAX_USDT_OPERANDS, MEASURED_PROBE_USE, USDT_OPERANDS, UsdtOperand,
 };
-use experiment_format::ids::Pid;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use host::machine;
 use user_collector::allocators::{Allocator, FoundUsdt};
 use user_collector::objects::{self, ObjectId};
-use user_collector::process::process_directory;
+use user_collector::process::thread_with_memory;
 use user_collector::space::Mapping;
 
 use super::TracedAllocators;
@@ -98,6 +98,8 @@ enum ProbeSet {
 struct ProbedFile {
     id: ObjectId,
     set: ProbeSet,
+    /// By which the kernel found the memory of the process.
+    thread: Tid,
     probes: AttachedProbes,
 }
 
@@ -276,20 +278,26 @@ impl TracedAllocators {
         let Some(process) = self.probed.get_mut(&pid) else {
             return;
         };
+        // The kernel finds a process's memory by a thread, and one that has exited has none.
+        let proc = Path::new("/proc");
         let target = ProbedProcess {
             pid: pid.0,
+            thread: thread_with_memory(proc, pid, Tid(pid.0)).0,
             use_index: process.use_index,
             frees: level == TraceLevel::Blocks,
         };
-        // The kernel finds a process's memory by its leader, and a zombie has none.
-        let proc = Path::new("/proc");
-        let has_leader = process_directory(proc, pid) == proc.join(pid.to_string());
+        let by_any_thread = programs.finds_processes_by_any_thread();
+        let can_be_found = by_any_thread || target.thread == pid.0;
+        // Probes of a session stay when the thread exits by which they were set.
+        let is_set = |file: &ProbedFile| {
+            !by_any_thread || thread_with_memory(proc, pid, file.thread) == file.thread
+        };
         let probed = &mut process.files;
         let mut detached = Vec::new();
         for wanted in wanted {
             let (id, set) = (wanted.id, wanted.set);
             match probed.iter().position(|file| file.id == id) {
-                Some(known) if probed[known].set == set => continue,
+                Some(known) if probed[known].set == set && is_set(&probed[known]) => continue,
                 Some(known) => detached.push(probed.swap_remove(known).probes),
                 None => {}
             }
@@ -299,12 +307,12 @@ impl TracedAllocators {
             if !wanted.has_any() {
                 continue;
             }
-            if !has_leader {
+            if !can_be_found {
                 if !found.failed {
                     found.failed = true;
                     self.warnings.push(format!(
                         "allocations: process {pid} is not probed: its first thread has exited, by which \
-                         the kernel finds it; record it from its start"
+                         the kernel finds it; start the recording again"
                     ));
                 }
                 continue;
@@ -329,7 +337,13 @@ impl TracedAllocators {
             match probes {
                 Ok(probes) => {
                     found.used = true;
-                    probed.push(ProbedFile { id, set, probes });
+                    let thread = Tid(target.thread);
+                    probed.push(ProbedFile {
+                        id,
+                        set,
+                        thread,
+                        probes,
+                    });
                 }
                 // One that has exited is no failure.
                 Err(error) if Path::new(&format!("/proc/{pid}")).exists() && !found.failed => {
