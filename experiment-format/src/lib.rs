@@ -125,8 +125,8 @@
 //!     if tick.state == Microstate::Sleep.number() {
 //!         slept += tick.ticks;
 //!     }
-//!     let leaf = tick.stack.and_then(|uid| stacks.get(uid)).unwrap().frames[0];
-//!     let at_ns = tick.time_ns - experiment.start().tstamp_ns;
+//!     let leaf = tick.shared.stack.and_then(|uid| stacks.get(uid)).unwrap().frames[0];
+//!     let at_ns = tick.shared.time_ns - experiment.start().tstamp_ns;
 //!     let function = archives.function_at(&space, leaf, at_ns)?.unwrap();
 //!     assert_eq!(function.name, Some("<IDLE>"));
 //! }

@@ -27,7 +27,7 @@ use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
 pub use heap::{HeapEvent, HeapKind, HeapRecord, WEIGHT_OF_ONE};
 pub use io_call::{IoEvent, IoKind, IoRecord};
-use spec::SHARED_FIELDS;
+use spec::{FieldSpec, SHARED_FIELDS};
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
 use tick::{ARRAY_FIELDS, CLOCK_SPEC};
 pub use tick::{ClockTick, Detail};
@@ -109,12 +109,13 @@ pub enum Value<'a> {
     Text(&'a [u8]),
 }
 
-/// The ticks of one state in a packet that was read, in any layout, of any collector.
+/// Where and when something happened: what all packets begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockRecord {
+pub struct SharedFields {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`]. Of a wait or a call: its
+    /// end.
     pub time_ns: Nanos,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
@@ -122,6 +123,13 @@ pub struct ClockRecord {
     pub thread: u64,
     /// The process, if the packet has one.
     pub pid: Option<Pid>,
+}
+
+/// The ticks of one state in a packet that was read, in any layout, of any collector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockRecord {
+    /// What all packets begin with.
+    pub shared: SharedFields,
     /// The number of the state: see [`Microstate`].
     pub state: u32,
     /// The number of ticks.
@@ -133,8 +141,8 @@ pub struct ClockRecord {
 /// The clock records of one packet, in the order of their states.
 #[derive(Debug, Clone)]
 pub struct PacketTicks {
-    /// The values that are the same in all of them.
-    shared: ClockRecord,
+    shared: SharedFields,
+    detail: u32,
     states: Flatten<array::IntoIter<Option<(u32, i32)>, { Microstate::PER_THREAD }>>,
 }
 
@@ -144,9 +152,10 @@ impl Iterator for PacketTicks {
     fn next(&mut self) -> Option<ClockRecord> {
         let (state, ticks) = self.states.next()?;
         Some(ClockRecord {
+            shared: self.shared,
             state,
             ticks,
-            ..self.shared
+            detail: self.detail,
         })
     }
 }
@@ -218,16 +227,30 @@ impl PacketLayout {
         }
     }
 
-    /// Returns the values of the fields that all packets begin with, in the order of
-    /// [`SHARED_FIELDS`].
-    fn shared_values(&self, packet: &[u8]) -> [Option<u64>; SHARED_FIELDS.len()] {
-        self.shared.map(|position| self.integer(position, packet))
+    /// Returns the value of an integer field by its name.
+    fn number(&self, packet: &[u8], field: FieldSpec) -> Option<u64> {
+        match self.value(packet, field.name)? {
+            Value::Integer(value) => Some(value),
+            Value::Text(_) => None,
+        }
+    }
+
+    /// Returns what all packets begin with; None without the thread or the time.
+    fn shared(&self, packet: &[u8]) -> Option<SharedFields> {
+        let [cpu, time_ns, stack, thread, process] =
+            self.shared.map(|position| self.integer(position, packet));
+        Some(SharedFields {
+            cpu: cpu.unwrap_or_default() as u32,
+            time_ns: Nanos(time_ns?),
+            stack: stack.and_then(StackUid::new),
+            thread: thread?,
+            pid: process.map(|pid| Pid(pid as u32)),
+        })
     }
 
     /// The ticks of a packet; None without the thread, the time or the ticks.
     pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
         let get = |position| self.integer(position, packet);
-        let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let mut states = [None; Microstate::PER_THREAD];
         match self.ticks {
             TickFields::One(fields) => {
@@ -242,16 +265,8 @@ impl PacketLayout {
             }
         }
         Some(PacketTicks {
-            shared: ClockRecord {
-                cpu: cpu.unwrap_or_default() as u32,
-                time_ns: Nanos(time_ns?),
-                stack: stack.and_then(StackUid::new),
-                thread: thread?,
-                pid: process.map(|pid| Pid(pid as u32)),
-                state: 0,
-                ticks: 0,
-                detail: get(self.detail).unwrap_or_default() as u32,
-            },
+            shared: self.shared(packet)?,
+            detail: get(self.detail).unwrap_or_default() as u32,
             states: states.into_iter().flatten(),
         })
     }
@@ -407,11 +422,13 @@ mod tests {
         let layout = PacketLayout::new(&decl, NumStates::Solaris);
         let found: Vec<_> = layout.ticks(&packet).unwrap().collect();
         let record = |state, ticks| ClockRecord {
-            cpu: 0,
-            time_ns: Nanos(99),
-            stack: None,
-            thread: 12,
-            pid: None,
+            shared: SharedFields {
+                cpu: 0,
+                time_ns: Nanos(99),
+                stack: None,
+                thread: 12,
+                pid: None,
+            },
             state,
             ticks,
             detail: 0,

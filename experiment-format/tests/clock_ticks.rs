@@ -164,12 +164,13 @@ fn read_sums(path: &Path) -> Sums {
     let stacks = Experiment::open(path).unwrap().stacks().unwrap();
     let mut sums = Sums::new();
     for record in records(path) {
-        let leaf = stacks.get(record.stack.unwrap()).unwrap().frames[0];
+        let leaf = stacks.get(record.shared.stack.unwrap()).unwrap().frames[0];
         let mut ticks = [0; STATES];
         ticks[record.state as usize] = u64::from(record.ticks.unsigned_abs());
         let function = name(leaf / 0x1000 - 1);
-        let (pid, detail) = (record.pid.unwrap().0, record.detail);
-        for key in rows(record.cpu, record.thread, pid, detail, &function) {
+        let (shared, detail) = (record.shared, record.detail);
+        let pid = shared.pid.unwrap().0;
+        for key in rows(shared.cpu, shared.thread, pid, detail, &function) {
             add(&mut sums, key, ticks);
         }
     }

@@ -241,7 +241,7 @@ fn check_whole(path: &Path) -> (usize, usize) {
     experiment.maps().unwrap();
     let stacks = experiment.stacks().unwrap();
     for tick in experiment.ticks().unwrap() {
-        assert!(stacks.get(tick.unwrap().stack.unwrap()).is_some());
+        assert!(stacks.get(tick.unwrap().shared.stack.unwrap()).is_some());
     }
     let (usage, samples) = (experiment.usage().unwrap(), experiment.samples().unwrap());
     assert!(usage.len() <= samples.len());

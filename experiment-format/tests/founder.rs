@@ -428,11 +428,11 @@ fn exclusive(path: &Path) -> BTreeMap<String, f64> {
     let mut archives = experiment.archives();
     let mut seconds = BTreeMap::new();
     for tick in experiment.ticks().unwrap().map(Result::unwrap) {
-        let stack = stacks.get(tick.stack.unwrap()).unwrap();
+        let stack = stacks.get(tick.shared.stack.unwrap()).unwrap();
         if tick.state != Microstate::KernelCpu.number() || stack.frames.is_empty() {
             continue;
         }
-        let at_ns = tick.time_ns - experiment.start().tstamp_ns;
+        let at_ns = tick.shared.time_ns - experiment.start().tstamp_ns;
         let function = archives
             .function_at(&space, stack.frames[0], at_ns)
             .unwrap()

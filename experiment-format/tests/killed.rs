@@ -109,10 +109,10 @@ fn check(path: &Path) -> u64 {
     let mut count = 0;
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
-        assert_eq!(tick.time_ns, Nanos(count));
-        let stack = stacks.get(tick.stack.unwrap()).unwrap();
-        assert_eq!(stack.frames.len() as u64, tick.thread);
-        assert_eq!(Some(Pid(stack.end as u32)), tick.pid);
+        assert_eq!(tick.shared.time_ns, Nanos(count));
+        let stack = stacks.get(tick.shared.stack.unwrap()).unwrap();
+        assert_eq!(stack.frames.len() as u64, tick.shared.thread);
+        assert_eq!(Some(Pid(stack.end as u32)), tick.shared.pid);
         count += 1;
     }
     count
@@ -158,7 +158,7 @@ fn read_live(path: &Path) -> u64 {
     assert!(
         ticks
             .iter()
-            .all(|tick| stacks.get(tick.stack.unwrap()).is_some())
+            .all(|tick| stacks.get(tick.shared.stack.unwrap()).is_some())
     );
     ticks.len() as u64
 }

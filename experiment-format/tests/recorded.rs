@@ -98,9 +98,9 @@ fn what_gprofng_collect_records_is_read() {
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
         assert_eq!(Microstate::try_from(tick.state), Ok(Microstate::LinuxCpu));
-        let at_ns = tick.time_ns - experiment.start().tstamp_ns;
+        let at_ns = tick.shared.time_ns - experiment.start().tstamp_ns;
         total += u64::from(tick.ticks.unsigned_abs()) * u64::from(*tick_us);
-        let stack = stacks.get(tick.stack.unwrap()).unwrap();
+        let stack = stacks.get(tick.shared.stack.unwrap()).unwrap();
         for frame in stack.frames {
             frames += 1;
             let found = archives.function_at(&space, frame, at_ns).unwrap();

@@ -317,8 +317,8 @@ fn check_killed(path: &Path) -> usize {
     let mut packets = 0;
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
-        let stack = stacks.get(tick.stack.unwrap()).unwrap();
-        assert_eq!(stack.frames.len() as u64, tick.thread);
+        let stack = stacks.get(tick.shared.stack.unwrap()).unwrap();
+        assert_eq!(stack.frames.len() as u64, tick.shared.thread);
         assert_eq!(tick.ticks as usize, 1 + packets / 1000);
         packets += 1;
     }
@@ -440,7 +440,8 @@ fn check_records(path: &Path, all: &[Record]) {
             Record::Ticks { frames, count } => {
                 let tick = ticks.next().unwrap().unwrap();
                 assert_eq!(tick.ticks as u32, *count);
-                assert_eq!(stacks.get(tick.stack.unwrap()).unwrap().frames, *frames);
+                let stack = stacks.get(tick.shared.stack.unwrap()).unwrap();
+                assert_eq!(stack.frames, *frames);
             }
             Record::Sample(at_ns) => {
                 assert!(matches!(events.next(), Some(LogEvent::Sample { .. })));

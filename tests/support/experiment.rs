@@ -230,7 +230,7 @@ pub fn state_ticks(experiment: &Path, pid: Option<Pid>) -> Result<[u64; Microsta
     let mut sums = [0; Microstate::PER_THREAD];
     for tick in Experiment::open(experiment)?.ticks()? {
         let tick = tick?;
-        let own = pid.is_none_or(|pid| tick.pid == Some(pid));
+        let own = pid.is_none_or(|pid| tick.shared.pid == Some(pid));
         if let Some(sum) = sums.get_mut(tick.state as usize)
             && own
         {

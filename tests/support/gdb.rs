@@ -157,12 +157,12 @@ fn last_stacks(followed: &Followed) -> Result<BTreeMap<u64, (Vec<u64>, bool)>> {
         let stacks = experiment.stacks()?;
         for tick in experiment.ticks()? {
             let tick = tick?;
-            let Some(stack) = tick.stack.and_then(|uid| stacks.get(uid)) else {
+            let Some(stack) = tick.shared.stack.and_then(|uid| stacks.get(uid)) else {
                 continue;
             };
             let frames = stack.frames.into_iter().filter(|frame| frame >> 63 == 0);
             last.insert(
-                tick.thread,
+                tick.shared.thread,
                 (frames.collect(), stack.end == StackEnd::Complete),
             );
         }

@@ -109,13 +109,13 @@ pub fn differences(command: &[&str]) -> Result<(Traced, BTreeMap<u32, Counts>)> 
     let mut differences: BTreeMap<u32, Counts> = BTreeMap::new();
     for experiment in experiments_in(&recorded.experiment()?)? {
         for call in io_records(&experiment)? {
-            let tid = u32::try_from(call.thread)?;
+            let tid = u32::try_from(call.shared.thread)?;
             let name = call.call.and_then(name_of);
             let Some(name) = name.filter(|_| traced.counts.contains_key(&tid)) else {
                 continue;
             };
             // A transfer has two packets, and operations of io_uring are no system calls.
-            let second = is_transfer(name) && call.requested_ns == call.ended_ns;
+            let second = is_transfer(name) && call.requested_ns == call.shared.time_ns;
             if second || name.starts_with("IORING") {
                 continue;
             }

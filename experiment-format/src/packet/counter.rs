@@ -8,7 +8,7 @@ use crate::Result;
 use crate::error::Error;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
-use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout};
+use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout, SharedFields};
 use crate::units::Nanos;
 
 /// The file of these packets.
@@ -40,16 +40,8 @@ pub struct CounterEvent {
 /// A counter packet that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterRecord {
-    /// The CPU; 0 if the packet has none.
-    pub cpu: u32,
-    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: Nanos,
-    /// The stack, if there is one.
-    pub stack: Option<StackUid>,
-    /// The thread: a thread id, or what `pthread_self` returned.
-    pub thread: u64,
-    /// The process, if the packet has one.
-    pub pid: Option<Pid>,
+    /// What all packets begin with.
+    pub shared: SharedFields,
     /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
     /// The number of events that it stands for; None if the packet is marked as erroneous.
@@ -103,15 +95,10 @@ impl PacketLayout {
     /// The content of a counter packet; None without the thread, the time, the counter or its
     /// value.
     pub(crate) fn counted(&self, packet: &[u8]) -> Option<CounterRecord> {
-        let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let [tag, value] = self.counted?.map(|position| self.integer(position, packet));
         let value = value?;
         Some(CounterRecord {
-            cpu: cpu.unwrap_or_default() as u32,
-            time_ns: Nanos(time_ns?),
-            stack: stack.and_then(StackUid::new),
-            thread: thread?,
-            pid: process.map(|pid| Pid(pid as u32)),
+            shared: self.shared(packet)?,
             tag: tag? as u32,
             value: (value < ERRONEOUS).then_some(value),
         })
@@ -143,11 +130,13 @@ mod tests {
             let event = CounterEvent { cpu, time_ns: Nanos(time_ns), stack, tid: Tid(tid), pid: Pid(pid), tag, value };
             let packet = event.encode().unwrap();
             prop_assert_eq!(decoded(&packet), Some(CounterRecord {
-                cpu,
-                time_ns: Nanos(time_ns),
-                stack: Some(stack),
-                thread: tid.into(),
-                pid: Some(Pid(pid)),
+                shared: SharedFields {
+                    cpu,
+                    time_ns: Nanos(time_ns),
+                    stack: Some(stack),
+                    thread: tid.into(),
+                    pid: Some(Pid(pid)),
+                },
                 tag,
                 value: Some(value),
             }));

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
-use crate::packet::{FieldType, HEAP, PacketLayout, Value};
+use crate::packet::{FieldType, HEAP, PacketLayout, SharedFields};
 use crate::units::Nanos;
 
 /// The file of these packets, and the name of their table.
@@ -74,16 +74,8 @@ pub struct HeapEvent {
 /// A change of memory that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeapRecord {
-    /// The CPU; 0 if the packet has none.
-    pub cpu: u32,
-    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: Nanos,
-    /// The stack, if there is one.
-    pub stack: Option<StackUid>,
-    /// The thread: a thread id, or what `pthread_self` returned.
-    pub thread: u64,
-    /// The process, if the packet has one.
-    pub pid: Option<Pid>,
+    /// What all packets begin with.
+    pub shared: SharedFields,
     /// The kind of change.
     pub kind: HeapKind,
     /// The size of the memory.
@@ -146,19 +138,11 @@ impl HeapEvent {
 impl PacketLayout {
     /// The content of a memory packet; None without the thread, the time or the address.
     pub(crate) fn allocated(&self, packet: &[u8]) -> Option<HeapRecord> {
-        let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
-        let number = |field: FieldSpec| match self.value(packet, field.name)? {
-            Value::Integer(value) => Some(value),
-            Value::Text(_) => None,
-        };
+        let number = |field| self.number(packet, field);
         let kind = usize::try_from(number(KIND).unwrap_or_default()).ok()?;
         let bytes = number(SIZE).unwrap_or_default();
         Some(HeapRecord {
-            cpu: cpu.unwrap_or_default() as u32,
-            time_ns: Nanos(time_ns?),
-            stack: stack.and_then(StackUid::new),
-            thread: thread?,
-            pid: process.map(|pid| Pid(pid as u32)),
+            shared: self.shared(packet)?,
             kind: *HeapKind::ALL.get(kind)?,
             bytes,
             address: number(ADDRESS)?,
@@ -205,11 +189,13 @@ mod tests {
             };
             let packet = event.encode().unwrap();
             let record = HeapRecord {
-                cpu,
-                time_ns: Nanos(time_ns),
-                stack: Some(event.stack),
-                thread: tid.into(),
-                pid: Some(Pid(pid)),
+                shared: SharedFields {
+                    cpu,
+                    time_ns: Nanos(time_ns),
+                    stack: Some(event.stack),
+                    thread: tid.into(),
+                    pid: Some(Pid(pid)),
+                },
                 kind: event.kind,
                 bytes,
                 address,

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
-use crate::packet::{FieldType, IO, PacketLayout, Value};
+use crate::packet::{FieldType, IO, PacketLayout, SharedFields, Value};
 use crate::units::Nanos;
 
 /// The file of these packets, and the name of their table.
@@ -88,19 +88,11 @@ pub struct IoEvent {
 /// A call that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IoRecord {
-    /// The CPU; 0 if the packet has none.
-    pub cpu: u32,
-    /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`];
-    /// `ended_ns` if it is not known, and never after that.
+    /// What all packets begin with.
+    pub shared: SharedFields,
+    /// The time of the request, by the same clock as its end and not after it; the end if it is
+    /// not known.
     pub requested_ns: Nanos,
-    /// The time of its end, by the same clock.
-    pub ended_ns: Nanos,
-    /// The stack, if there is one.
-    pub stack: Option<StackUid>,
-    /// The thread: a thread id, or what `pthread_self` returned.
-    pub thread: u64,
-    /// The process, if the packet has one.
-    pub pid: Option<Pid>,
     /// Its kind.
     pub kind: IoKind,
     /// Whether it failed.
@@ -194,12 +186,8 @@ impl IoEvent {
 impl PacketLayout {
     /// The call of a packet; None without the thread, the time or the type.
     pub(crate) fn called(&self, packet: &[u8]) -> Option<IoRecord> {
-        let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
-        let number = |field: FieldSpec| match self.value(packet, field.name)? {
-            Value::Integer(value) => Some(value),
-            Value::Text(_) => None,
-        };
-        let ended_ns = Nanos(ended_ns?);
+        let shared = self.shared(packet)?;
+        let number = |field| self.number(packet, field);
         let requested_ns = number(REQUEST)
             .filter(|requested_ns| *requested_ns > 0)
             .map(Nanos);
@@ -213,12 +201,8 @@ impl PacketLayout {
             _ => None,
         };
         Some(IoRecord {
-            cpu: cpu.unwrap_or_default() as u32,
-            requested_ns: requested_ns.unwrap_or(ended_ns).min(ended_ns),
-            ended_ns,
-            stack: stack.and_then(StackUid::new),
-            thread: thread?,
-            pid: process.map(|pid| Pid(pid as u32)),
+            shared,
+            requested_ns: requested_ns.map_or(shared.time_ns, |ns| ns.min(shared.time_ns)),
             kind: *IoKind::ALL.get(kind)?,
             failed,
             descriptor: number(DESCRIPTOR).map_or(-1, |descriptor| descriptor as i32),
@@ -283,12 +267,14 @@ mod tests {
             prop_assert_eq!(packet.len() % 8, 0);
             prop_assert_eq!(usize::from(u16::from_le_bytes([packet[0], packet[1]])), packet.len());
             let record = IoRecord {
-                cpu,
+                shared: SharedFields {
+                    cpu,
+                    time_ns: Nanos(ended_ns),
+                    stack: Some(event.stack),
+                    thread: tid.into(),
+                    pid: Some(Pid(pid)),
+                },
                 requested_ns: Nanos(requested_ns),
-                ended_ns: Nanos(ended_ns),
-                stack: Some(event.stack),
-                thread: tid.into(),
-                pid: Some(Pid(pid)),
                 kind: event.kind,
                 failed,
                 descriptor,

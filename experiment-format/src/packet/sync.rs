@@ -10,7 +10,7 @@ use crate::Result;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
-use crate::packet::{FieldType, PacketLayout, SYNC, Value};
+use crate::packet::{FieldType, PacketLayout, SYNC, SharedFields};
 use crate::units::Nanos;
 
 /// The file of these packets, and the name of their table.
@@ -48,19 +48,10 @@ pub struct SyncEvent {
 /// A wait that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SyncRecord {
-    /// The CPU; 0 if the packet has none.
-    pub cpu: u32,
-    /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`]; not
-    /// after `ended_ns`.
+    /// What all packets begin with.
+    pub shared: SharedFields,
+    /// The time of the request, by the same clock as its end and not after it.
     pub requested_ns: Nanos,
-    /// The time of its end, by the same clock.
-    pub ended_ns: Nanos,
-    /// The stack, if there is one.
-    pub stack: Option<StackUid>,
-    /// The thread: a thread id, or what `pthread_self` returned.
-    pub thread: u64,
-    /// The process, if the packet has one.
-    pub pid: Option<Pid>,
     /// The address of the lock; 0 if the packet has none, or it is not known.
     pub object: u64,
     /// As [`SyncEvent::kind`], if the packet has it: other recorders do not write it.
@@ -148,21 +139,13 @@ impl SyncEvent {
 impl PacketLayout {
     /// The wait of a packet; None without the thread or a time.
     pub(crate) fn waited(&self, packet: &[u8]) -> Option<SyncRecord> {
-        let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
-        let number = |name| match self.value(packet, name)? {
-            Value::Integer(value) => Some(value),
-            Value::Text(_) => None,
-        };
-        let (ended_ns, requested_ns) = (Nanos(ended_ns?), Nanos(number(REQUEST_FIELD.name)?));
+        let shared = self.shared(packet)?;
+        let number = |field| self.number(packet, field);
         Some(SyncRecord {
-            cpu: cpu.unwrap_or_default() as u32,
-            requested_ns: requested_ns.min(ended_ns),
-            ended_ns,
-            stack: stack.and_then(StackUid::new),
-            thread: thread?,
-            pid: process.map(|pid| Pid(pid as u32)),
-            object: number(OBJECT_FIELD.name).unwrap_or_default(),
-            kind: number(SPEC.fields[0].name).map(|kind| kind as u32),
+            shared,
+            requested_ns: Nanos(number(REQUEST_FIELD)?).min(shared.time_ns),
+            object: number(OBJECT_FIELD).unwrap_or_default(),
+            kind: number(SPEC.fields[0]).map(|kind| kind as u32),
         })
     }
 }
@@ -205,12 +188,14 @@ mod tests {
             };
             let packet = event.encode().unwrap();
             let record = SyncRecord {
-                cpu,
+                shared: SharedFields {
+                    cpu,
+                    time_ns: Nanos(ended_ns),
+                    stack: Some(stack),
+                    thread: tid.into(),
+                    pid: Some(Pid(pid)),
+                },
                 requested_ns: Nanos(requested_ns),
-                ended_ns: Nanos(ended_ns),
-                stack: Some(stack),
-                thread: tid.into(),
-                pid: Some(Pid(pid)),
                 object,
                 kind: Some(kind),
             };

@@ -154,7 +154,7 @@ fn file_ticks(ticks: Ticks) -> u32 {
 mod tests {
     use super::*;
     use crate::packet::spec::SHARED_FIELDS;
-    use crate::packet::{ClockRecord, HEADER_BYTES, PacketLayout};
+    use crate::packet::{ClockRecord, HEADER_BYTES, PacketLayout, SharedFields};
     use proptest::prelude::*;
 
     fn tick(
@@ -271,11 +271,13 @@ mod tests {
             let tick = tick(state, Ticks(ticks.into()), Nanos(time_ns), ids, stack);
             let tick = ClockTick { detail, ..tick };
             let expected = ClockRecord {
-                cpu: tick.cpu,
-                time_ns: Nanos(time_ns),
-                stack: Some(tick.stack),
-                thread: tick.tid.0.into(),
-                pid: Some(tick.pid),
+                shared: SharedFields {
+                    cpu: tick.cpu,
+                    time_ns: Nanos(time_ns),
+                    stack: Some(tick.stack),
+                    thread: tick.tid.0.into(),
+                    pid: Some(tick.pid),
+                },
                 state,
                 ticks: ticks as i32,
                 detail,

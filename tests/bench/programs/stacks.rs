@@ -82,14 +82,14 @@ impl Stacks {
         let start = experiment.start().tstamp_ns;
         for tick in experiment.ticks()? {
             let tick = tick?;
-            let Some(stack) = tick.stack.and_then(|uid| table.get(uid)) else {
+            let Some(stack) = tick.shared.stack.and_then(|uid| table.get(uid)) else {
                 continue;
             };
             let state = Microstate::try_from(tick.state);
             if stack.end != StackEnd::UnwindFailed || !state.is_ok_and(Microstate::in_total_cpu) {
                 continue;
             }
-            let at_ns = tick.time_ns.saturating_sub(start);
+            let at_ns = tick.shared.time_ns.saturating_sub(start);
             let place = match stack.frames.last().copied() {
                 None => "no frame at all".to_owned(),
                 Some(address) => {

@@ -256,16 +256,16 @@ fn one(
     let mut kernelless = BTreeSet::new();
     for tick in experiment.ticks()? {
         let tick = tick?;
-        let stack = tick.stack.and_then(|stack| stacks.get(stack));
+        let stack = tick.shared.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
-        found.first_tick_ns = found.first_tick_ns.min(tick.time_ns.0);
+        found.first_tick_ns = found.first_tick_ns.min(tick.shared.time_ns.0);
         // Time is stolen in user mode too.
         let in_user_mode =
             tick.state == Microstate::User.number() || tick.detail == Detail::Stolen.number();
         if !in_user_mode && !stack.frames.iter().any(is_of_kernel) {
-            kernelless.insert((tick.thread, tick.time_ns));
+            kernelless.insert((tick.shared.thread, tick.shared.time_ns));
         }
-        let at_ns = tick.time_ns.saturating_sub(start);
+        let at_ns = tick.shared.time_ns.saturating_sub(start);
         for frame in stack.frames.iter() {
             let of = |space: &'_ RecordedAddressSpace| {
                 let found = space.find(*frame, at_ns);

@@ -148,7 +148,7 @@ fn what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
 /// Returns when the first packet of an experiment was written.
 fn first_packet_ns(path: &std::path::Path) -> Result<Nanos> {
     let ticks = Experiment::open(path)?.ticks()?;
-    let times = ticks.map(|tick| tick.map(|tick| tick.time_ns));
+    let times = ticks.map(|tick| tick.map(|tick| tick.shared.time_ns));
     let times: Vec<Nanos> = times.collect::<Result<_, _>>()?;
     times
         .into_iter()

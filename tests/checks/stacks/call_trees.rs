@@ -359,7 +359,7 @@ impl Judge<'_> {
         for tick in experiment.ticks()? {
             let tick = tick?;
             let ticks = u64::try_from(tick.ticks)?;
-            let stack = tick.stack.and_then(|stack| stacks.get(stack));
+            let stack = tick.shared.stack.and_then(|stack| stacks.get(stack));
             let stack = stack.context("a tick without a stack")?;
             let inside = stack.frames.iter().take_while(|frame| of_kernel(frame));
             let inside = inside.count();
@@ -376,7 +376,8 @@ impl Judge<'_> {
             }
             if stack.end != StackEnd::Complete {
                 incomplete += ticks;
-                late += if tick.time_ns > learnt { ticks } else { 0 };
+                let is_late = tick.shared.time_ns > learnt;
+                late += if is_late { ticks } else { 0 };
             }
         }
         println!(

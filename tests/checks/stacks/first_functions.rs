@@ -51,8 +51,8 @@ impl Below {
         let mut below = Below::default();
         for tick in experiment.ticks()? {
             let tick = tick?;
-            let at_ns = tick.time_ns.saturating_sub(start);
-            let Some(stack) = tick.stack.and_then(|uid| stacks.get(uid)) else {
+            let at_ns = tick.shared.time_ns.saturating_sub(start);
+            let Some(stack) = tick.shared.stack.and_then(|uid| stacks.get(uid)) else {
                 continue;
             };
             let mut names = Vec::new();

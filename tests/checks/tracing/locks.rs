@@ -46,7 +46,7 @@ fn own(recorded: &FinishedRecording) -> Result<PathBuf> {
 fn nanos<'a>(waits: impl IntoIterator<Item = &'a SyncRecord>) -> f64 {
     let each = waits
         .into_iter()
-        .map(|wait| wait.ended_ns - wait.requested_ns);
+        .map(|wait| wait.shared.time_ns - wait.requested_ns);
     each.sum::<Nanos>().0 as f64
 }
 
@@ -164,7 +164,7 @@ fn root_waits_of_a_chosen_process_from_a_threshold_on() -> Result<()> {
     let waits = sync_records(&experiments[0])?;
     let shortest = waits
         .iter()
-        .map(|wait| wait.ended_ns - wait.requested_ns)
+        .map(|wait| wait.shared.time_ns - wait.requested_ns)
         .min();
     // Five threads wait for 3 ms again and again.
     ensure!(

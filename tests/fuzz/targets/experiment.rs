@@ -176,7 +176,7 @@ fn read_all(path: &Path, size: usize) {
         let mut count = 0;
         for tick in ticks.flatten() {
             count += 1;
-            if let (Some(uid), Ok(stacks)) = (tick.stack, &stacks) {
+            if let (Some(uid), Ok(stacks)) = (tick.shared.stack, &stacks) {
                 let frames = stacks.get(uid).map_or(0, |stack| stack.frames.len());
                 assert!(frames <= most);
             }

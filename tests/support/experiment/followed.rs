@@ -87,12 +87,12 @@ impl Followed {
         let mut thread_ticks = BTreeMap::new();
         for tick in experiment.ticks()? {
             let tick = tick?;
-            let pid = tick.pid.context("a tick without a process")?;
+            let pid = tick.shared.pid.context("a tick without a process")?;
             let ticks = u64::try_from(tick.ticks)?;
             if tick.state == Microstate::KernelCpu.number() {
                 *kernel_cpu.entry(pid).or_default() += ticks;
             } else {
-                *thread_ticks.entry((pid, tick.thread)).or_default() += ticks;
+                *thread_ticks.entry((pid, tick.shared.thread)).or_default() += ticks;
             }
         }
         let paths = directories(&founder)?;
@@ -264,16 +264,16 @@ fn state_interval(
     tick: &ClockRecord,
 ) -> Result<StateInterval> {
     const KERNEL: u64 = 1 << 63;
-    let stack = tick.stack.and_then(|uid| stacks.get(uid));
+    let stack = tick.shared.stack.and_then(|uid| stacks.get(uid));
     let (frames, end) = stack.map_or((Vec::new(), StackEnd::Complete), |stack| {
         (stack.frames, stack.end)
     });
     let user: Vec<u64> = frames.into_iter().filter(|pc| *pc < KERNEL).collect();
-    let at_ns = tick.time_ns.saturating_sub(start_ns);
+    let at_ns = tick.shared.time_ns.saturating_sub(start_ns);
     let object = |pc: &u64| Some(space.find(*pc, at_ns)?.object.to_owned());
     Ok(StateInterval {
-        time_ns: tick.time_ns,
-        tid: tick.thread,
+        time_ns: tick.shared.time_ns,
+        tid: tick.shared.thread,
         state: tick.state,
         detail: tick.detail,
         ticks: u64::try_from(tick.ticks)?,

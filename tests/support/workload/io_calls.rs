@@ -119,7 +119,7 @@ pub fn reads_itself(records: Vec<IoRecord>, program: &str, least: u64) -> Result
 /// descriptor has the name in the record of its open call.
 #[must_use]
 pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
-    records.sort_by_key(|record| record.ended_ns);
+    records.sort_by_key(|record| record.shared.time_ns);
     let mut names: BTreeMap<i32, String> = BTreeMap::new();
     let mut sums: BTreeMap<String, CallTime> = BTreeMap::new();
     for record in records {
@@ -138,7 +138,7 @@ pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
             None => names.get(&record.descriptor).cloned().unwrap_or_default(),
         };
         let (calls, nanos) = sums.entry(name).or_default();
-        *nanos += record.ended_ns - record.requested_ns;
+        *nanos += record.shared.time_ns - record.requested_ns;
         match record.kind {
             _ if record.failed => calls.errors += 1,
             IoKind::Read => {

@@ -5,31 +5,20 @@
 //! `syncn` their number; calls have `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like.
 
 use experiment_format::Error;
-use experiment_format::ids::Pid;
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
-use experiment_format::packet::{HeapEvent, IoEvent, IoKind, IoRecord, SyncEvent, WEIGHT_OF_ONE};
-use experiment_format::stacks::StackUid;
+use experiment_format::packet::{
+    HeapEvent, IoEvent, IoKind, IoRecord, SharedFields, SyncEvent, WEIGHT_OF_ONE,
+};
 use experiment_format::text::printable;
-use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 use user_collector::io_calls::calls::name_of;
 
 use super::live_memory::LiveMemory;
-use super::{LoadContext, Loader, MAX_TIME_NS, Progress};
+use super::{LoadContext, Loader, Progress};
 use crate::model::{
     AllocationRow, CounterInfo, CounterRow, FileId, IoCallRow, LockWaitRow, MemoryPeak, SUM_SLOTS,
-    StackId, TickRow,
+    TickRow,
 };
-
-/// Where and when an event happened, as its packet has it.
-struct PacketEvent {
-    cpu: u32,
-    /// By the experiment's clock.
-    time_ns: Nanos,
-    stack: Option<StackUid>,
-    /// The thread, and its process if the packet has it.
-    thread: (u64, Option<Pid>),
-}
 
 impl Loader {
     /// Reads the overflows of counters.
@@ -57,13 +46,7 @@ impl Loader {
             let (Some(counter), Some(value)) = (slots.get(&record.tag), record.value) else {
                 continue;
             };
-            let event = PacketEvent {
-                cpu: record.cpu,
-                time_ns: record.time_ns,
-                stack: record.stack,
-                thread: (record.thread, record.pid),
-            };
-            self.add(context, progress, &event, &[(*counter, value)]);
+            self.add(context, progress, &record.shared, &[(*counter, value)]);
         }
         self.warn_of_skipped(context, progress, "hwcounters", packets.invalid());
         Ok(())
@@ -88,15 +71,9 @@ impl Loader {
             let Some(record) = packet.waited() else {
                 continue;
             };
-            let event = PacketEvent {
-                cpu: record.cpu,
-                time_ns: record.ended_ns,
-                stack: record.stack,
-                thread: (record.thread, record.pid),
-            };
-            let duration_ns = record.ended_ns - record.requested_ns;
+            let duration_ns = record.shared.time_ns - record.requested_ns;
             let values = [(time, duration_ns.0), (number, 1)];
-            if let Some(row) = self.add(context, progress, &event, &values) {
+            if let Some(row) = self.add(context, progress, &record.shared, &values) {
                 self.model.waits.push(LockWaitRow {
                     row,
                     duration_ns: i64::try_from(duration_ns.0).unwrap_or(i64::MAX),
@@ -127,7 +104,7 @@ impl Loader {
             records.extend(packet.called());
         }
         // The name of a descriptor follows from the calls on it before.
-        records.sort_by_key(|record| record.ended_ns);
+        records.sort_by_key(|record| record.shared.time_ns);
         let mut metrics: FxHashMap<&'static str, u8> = FxHashMap::default();
         for metric in IO_METRICS {
             if let Some(slot) = self.counter(metric.declaration()) {
@@ -140,18 +117,12 @@ impl Loader {
             if record.names_only {
                 continue;
             }
-            let event = PacketEvent {
-                cpu: record.cpu,
-                time_ns: record.ended_ns,
-                stack: record.stack,
-                thread: (record.thread, record.pid),
-            };
             let values: Vec<(u8, u64)> = io_values(&record)
                 .into_iter()
                 .filter_map(|(name, value)| Some((*metrics.get(name)?, value)))
                 .collect();
-            if let Some(row) = self.add(context, progress, &event, &values) {
-                let duration_ns = record.ended_ns - record.requested_ns;
+            if let Some(row) = self.add(context, progress, &record.shared, &values) {
+                let duration_ns = record.shared.time_ns - record.requested_ns;
                 let file = self.file(&name);
                 self.model.io_calls.push(IoCallRow {
                     row,
@@ -183,18 +154,12 @@ impl Loader {
         while let Some(packet) = packets.next_packet()? {
             records.extend(packet.allocated());
         }
-        records.sort_by_key(|record| record.time_ns);
+        records.sort_by_key(|record| record.shared.time_ns);
         let slots = HEAP_METRICS.map(|metric| self.counter(metric.declaration()));
         let LiveMemory { live, peak, .. } = LiveMemory::of(&records);
         for (record, live) in records.iter().zip(live) {
             let Some(live_bytes) = live else {
                 continue;
-            };
-            let event = PacketEvent {
-                cpu: record.cpu,
-                time_ns: record.time_ns,
-                stack: record.stack,
-                thread: (record.thread, record.pid),
             };
             // What is sampled stands for several.
             let allocations = (record.weight.saturating_add(WEIGHT_OF_ONE / 2)) / WEIGHT_OF_ONE;
@@ -205,7 +170,7 @@ impl Loader {
                 .zip(values)
                 .filter_map(|(slot, value)| Some(((*slot)?, value)))
                 .collect();
-            if let Some(row) = self.add(context, progress, &event, &values) {
+            if let Some(row) = self.add(context, progress, &record.shared, &values) {
                 self.model.allocations.push(AllocationRow {
                     row,
                     bytes: record.bytes,
@@ -243,29 +208,16 @@ impl Loader {
         &mut self,
         context: &LoadContext<'_>,
         progress: &mut Progress,
-        event: &PacketEvent,
+        shared: &SharedFields,
         values: &[(u8, u64)],
     ) -> Option<TickRow> {
-        let time_ns = event.time_ns.saturating_sub(context.origin_ns);
-        let left = self.left_counts_after(values);
-        let (true, Some(left)) = (time_ns < MAX_TIME_NS, left) else {
-            progress.impossible += 1;
-            return None;
-        };
-        self.left_counts = left;
-        let stack = self.stack(context, progress, event.stack, event.time_ns);
-        progress.end_ns = progress.end_ns.max(time_ns);
-        let row = TickRow {
-            time_ns,
-            stack: stack.unwrap_or(StackId::EMPTY),
-            thread: self.thread(context.id, context.names, event.thread, time_ns),
-            experiment: context.id,
-            cpu: self.cpu(event.cpu),
-            ticks: 0,
-            micros: 0,
-            state: 0,
-            detail: 0,
-        };
+        let added = self.left_counts_after(values).and_then(|left| {
+            let row = self.row(context, progress, shared)?;
+            self.left_counts = left;
+            Some(row)
+        });
+        progress.impossible += u64::from(added.is_none());
+        let row = added?;
         let counts = values.iter().map(|(counter, value)| CounterRow {
             row,
             counter: *counter,
@@ -393,7 +345,7 @@ const IO_METRICS: [EventMetric; 10] = [
 /// Returns the metrics in which a call counts, with their values. A call that failed is an error,
 /// whatever it was to do.
 fn io_values(record: &IoRecord) -> Vec<(&'static str, u64)> {
-    let duration_ns = record.ended_ns - record.requested_ns;
+    let duration_ns = record.shared.time_ns - record.requested_ns;
     match record.kind {
         _ if record.failed => vec![("ioerrortime", duration_ns.0), ("ioerrorcnt", 1)],
         IoKind::Read => vec![

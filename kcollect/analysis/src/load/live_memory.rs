@@ -33,7 +33,7 @@ impl LiveMemory {
             memory.live.push(None);
             memory.apply(packet, record);
             if memory.peak.is_none_or(|(_, most)| memory.live_bytes > most) {
-                memory.peak = Some((record.time_ns, memory.live_bytes));
+                memory.peak = Some((record.shared.time_ns, memory.live_bytes));
             }
         }
         memory
@@ -106,17 +106,19 @@ impl LiveMemory {
 
 #[cfg(test)]
 mod tests {
-    use experiment_format::packet::WEIGHT_OF_ONE;
+    use experiment_format::packet::{SharedFields, WEIGHT_OF_ONE};
 
     use super::*;
 
     fn record(kind: HeapKind, address: u64, bytes: u64, time_ns: Nanos) -> HeapRecord {
         HeapRecord {
-            cpu: 0,
-            time_ns,
-            stack: None,
-            thread: 1,
-            pid: None,
+            shared: SharedFields {
+                cpu: 0,
+                time_ns,
+                stack: None,
+                thread: 1,
+                pid: None,
+            },
             kind,
             bytes,
             address,

@@ -30,7 +30,7 @@ use experiment_format::functions::Archives;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
-use experiment_format::packet::ClockRecord;
+use experiment_format::packet::SharedFields;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackUid;
 use experiment_format::stacks::table::StackTable;
@@ -287,7 +287,7 @@ impl Loader {
         while let Some(ticks) = ahead.ticks()? {
             for Tick { record, first } in ticks {
                 if first {
-                    of_packet = self.row_of_packet(context, progress, &record);
+                    of_packet = self.row(context, progress, &record.shared);
                     progress.impossible += u64::from(of_packet.is_none());
                 }
                 let Some(row) = of_packet else {
@@ -313,27 +313,26 @@ impl Loader {
         Ok(())
     }
 
-    /// Returns the row that all ticks of a packet share, without the ticks. None: the packet's time
-    /// is impossible.
-    fn row_of_packet(
+    /// Returns the row of a packet, without ticks. None: the packet's time is impossible.
+    fn row(
         &mut self,
         context: &LoadContext<'_>,
         progress: &mut Progress,
-        record: &ClockRecord,
+        shared: &SharedFields,
     ) -> Option<TickRow> {
-        let stack = self.stack(context, progress, record.stack, record.time_ns);
-        let time_ns = record.time_ns.saturating_sub(context.origin_ns);
+        let time_ns = shared.time_ns.saturating_sub(context.origin_ns);
         if time_ns >= MAX_TIME_NS {
             return None;
         }
+        let stack = self.stack(context, progress, shared.stack, shared.time_ns);
         progress.end_ns = progress.end_ns.max(time_ns);
-        let thread = (record.thread, record.pid);
+        let thread = (shared.thread, shared.pid);
         Some(TickRow {
             time_ns,
             stack: stack.unwrap_or(StackId::EMPTY),
             thread: self.thread(context.id, context.names, thread, time_ns),
             experiment: context.id,
-            cpu: self.cpu(record.cpu),
+            cpu: self.cpu(shared.cpu),
             ticks: 0,
             micros: 0,
             state: 0,
