@@ -178,13 +178,9 @@ pub fn select<'m>(
 /// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
 /// cannot be written. When parts of an experiment cannot be read, after the export of the rest.
 pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
-    let found = options.sources.find()?;
-    let (paths, mut filter) = (&found.paths, options.filter.clone());
-    let mut model = found.load(&options.lookup)?;
-    found.limit(&mut filter);
-    if let Some(events) = options.traced {
-        model.show(events)?;
-    }
+    let sources = &options.sources;
+    let loaded = sources.load(&options.filter, &options.lookup, options.traced)?;
+    let (path, model) = (&loaded.found.paths[0], &loaded.model);
     let format = options.format;
     if model.unit() == ShownUnit::Bytes && !format.has_bytes() {
         return Err(Failure::new(
@@ -193,10 +189,10 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
             "type --to folded or --to pprof",
         ));
     }
-    let selected = select(&model, &filter, output)?;
-    let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());
+    let selected = select(model, &loaded.filter, output)?;
+    let target = OutputTarget::new(options.file.as_deref(), path, format.extension());
     let name = model.experiments.first().map_or("", |info| &info.name);
-    target.write(&paths[0], format == ExportFormat::Pprof, |out| {
+    target.write(path, format == ExportFormat::Pprof, |out| {
         format.write(&selected, options.by, name, out)
     })?;
     if let OutputTarget::File(path) = &target {

@@ -19,6 +19,7 @@ mod tree;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::slice;
 
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
@@ -74,25 +75,18 @@ pub struct FlameOptions {
 /// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
 /// cannot be written. When parts of an experiment cannot be read, after the picture of the rest.
 pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
-    let found = options.sources.find()?;
-    let (paths, mut filter) = (&found.paths, options.filter.clone());
-    let mut model = found.load(&options.lookup)?;
-    found.limit(&mut filter);
-    if let Some(events) = options.traced {
-        model.show(events)?;
+    let sources = &options.sources;
+    let loaded = sources.load(&options.filter, &options.lookup, options.traced)?;
+    let (found, model, mut filter) = (&loaded.found, &loaded.model, loaded.filter);
+    if options.traced.is_some() {
         filter.states = None;
     } else if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }
-    let selected = select(&model, &filter, output)?;
+    let selected = select(model, &filter, output)?;
     let before = options.before.as_ref();
-    let before = before.map(|path| {
-        let mut before = found.load_other(std::slice::from_ref(path), &options.lookup)?;
-        if let Some(events) = options.traced {
-            before.show(events)?;
-        }
-        Ok(before)
-    });
+    let before =
+        before.map(|before| found.load(slice::from_ref(before), &options.lookup, options.traced));
     let before = before.transpose()?;
     let selected_before = before
         .as_ref()
@@ -105,8 +99,8 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
         selected: &selected,
         before: selected_before.as_ref(),
     };
-    let target = OutputTarget::new(options.file.as_deref(), &paths[0], "svg");
-    target.write(&paths[0], false, |out| picture.draw(out))?;
+    let target = OutputTarget::new(options.file.as_deref(), &found.paths[0], "svg");
+    target.write(&found.paths[0], false, |out| picture.draw(out))?;
     if let OutputTarget::File(path) = &target {
         let what = picture.what();
         let total = model.unit().amount(selected.total());

@@ -10,10 +10,10 @@ mod pager;
 pub mod table;
 pub mod views;
 
-use crate::filter::{self, Filter};
+use crate::filter;
 use crate::load::lines;
 use crate::model::{ExperimentInfo, Model};
-use crate::sources::{Found, Sources};
+use crate::sources::{Found, Loaded, Sources};
 use experiment_format::text::printable_lines;
 use host::exit::Failure;
 use host::output::Output;
@@ -50,30 +50,18 @@ pub struct ReportOptions {
     pub before: Option<Sources>,
 }
 
-/// Experiments that are reported together.
-struct Loaded {
-    found: Found,
-    model: Model,
-    /// The filter, with the period.
-    filter: Filter,
+impl ReportOptions {
+    fn load(&self, sources: &Sources) -> Result<Loaded, Failure> {
+        let table = &self.table;
+        let mut loaded = sources.load(&table.filter, &table.lookup, None)?;
+        if self.inline || self.view.wants_lines() {
+            lines::add(&mut loaded.model, &table.lookup);
+        }
+        Ok(loaded)
+    }
 }
 
 impl Loaded {
-    fn load(sources: &Sources, options: &ReportOptions) -> Result<Loaded, Failure> {
-        let found = sources.find()?;
-        let mut model = found.load(&options.table.lookup)?;
-        if options.inline || options.view.wants_lines() {
-            lines::add(&mut model, &options.table.lookup);
-        }
-        let mut filter = options.table.filter.clone();
-        found.limit(&mut filter);
-        Ok(Loaded {
-            found,
-            model,
-            filter,
-        })
-    }
-
     fn require(&self, options: &ReportOptions) -> Result<(), Failure> {
         match options.view {
             // What they show is not made of ticks.
@@ -101,11 +89,8 @@ impl Loaded {
 /// an experiment cannot be read, after the report of the rest.
 pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failure> {
     let before = options.before.as_ref();
-    let before = before.map(|sources| Loaded::load(sources, options));
-    let (before, loaded) = (
-        before.transpose()?,
-        Loaded::load(&options.sources, options)?,
-    );
+    let before = before.map(|sources| options.load(sources)).transpose()?;
+    let loaded = options.load(&options.sources)?;
     let (report, heading, periods) = match &before {
         Some(before) => {
             // A process may run in one of them alone.

@@ -20,7 +20,7 @@ use self::clock::ClockRange;
 use self::log_summary::{LogSummary, in_directory};
 use crate::filter::{Filter, TimeRange};
 use crate::load::lines::LookupPaths;
-use crate::model::Model;
+use crate::model::{Model, TracedEvents};
 
 const SECOND: Nanos = Nanos::from_secs(1);
 /// The latest time that a clock shows, in nanoseconds since 1970: the year 2262. An experiment with
@@ -50,9 +50,9 @@ pub enum Period {
 
 /// The experiments that were found.
 #[derive(Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// Their paths. With a period the oldest first.
-    pub paths: Vec<PathBuf>,
+    pub(crate) paths: Vec<PathBuf>,
     /// The period.
     time: Option<FoundTime>,
     /// What can't be read and may be missing, one sentence each.
@@ -72,12 +72,44 @@ struct FoundTime {
     overlap: Option<[PathBuf; 2]>,
 }
 
+/// The experiments of a result, loaded.
+pub(crate) struct Loaded {
+    pub(crate) found: Found,
+    pub(crate) model: Model,
+    /// The filter, with the period.
+    pub(crate) filter: Filter,
+}
+
 impl Sources {
+    /// Finds and loads the experiments. With traced events, these are shown instead of ticks.
+    ///
+    /// # Errors
+    /// As [`Sources::find`], [`Model::load`] and [`Model::show`].
+    pub(crate) fn load(
+        &self,
+        filter: &Filter,
+        lookup: &LookupPaths,
+        traced: Option<TracedEvents>,
+    ) -> Result<Loaded, Failure> {
+        let found = self.find()?;
+        let mut model = found.load(&found.paths, lookup, traced)?;
+        found.note(&mut model);
+        let mut filter = filter.clone();
+        if let Some(time) = &found.time {
+            filter.time = Some(TimeRange::Wall(time.wall_ns.clone()));
+        }
+        Ok(Loaded {
+            found,
+            model,
+            filter,
+        })
+    }
+
     /// Finds the experiments.
     ///
     /// # Errors
     /// No experiment, no experiment in the period, or a directory that can't be read.
-    pub fn find(&self) -> Result<Found, Failure> {
+    fn find(&self) -> Result<Found, Failure> {
         let here = Path::new(".");
         let Some(period) = self.period else {
             let paths = match &self.named[..] {
@@ -238,35 +270,22 @@ fn text_of(recorded: &LogSummary, ns: Nanos) -> String {
 }
 
 impl Found {
-    /// Adds the period to a filter.
-    pub(crate) fn limit(&self, filter: &mut Filter) {
-        if let Some(time) = &self.time {
-            filter.time = Some(TimeRange::Wall(time.wall_ns.clone()));
-        }
-    }
-
-    /// Loads the experiments.
+    /// Loads experiments: these ones, or others that are shown in the same way.
     ///
     /// # Errors
-    /// The same as [`Model::load`].
-    pub(crate) fn load(&self, lookup: &LookupPaths) -> Result<Model, Failure> {
-        let mut model = self.load_other(&self.paths, lookup)?;
-        self.note(&mut model);
-        Ok(model)
-    }
-
-    /// Loads other experiments in the same way.
-    ///
-    /// # Errors
-    /// The same as [`Model::load`].
-    pub(crate) fn load_other(
+    /// As [`Model::load`] and [`Model::show`].
+    pub(crate) fn load(
         &self,
         paths: &[PathBuf],
         lookup: &LookupPaths,
+        traced: Option<TracedEvents>,
     ) -> Result<Model, Failure> {
         let mut model = Model::load_named(paths, lookup)?;
         if self.ticks {
             model.show_ticks();
+        }
+        if let Some(events) = traced {
+            model.show(events)?;
         }
         Ok(model)
     }

@@ -49,14 +49,9 @@ pub enum ViewOutput {
 /// When the experiment can't be read, or the page not be written or served. When parts of it can't
 /// be read, after that.
 pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
-    let found = options.sources.find()?;
-    let path = found.paths[0].clone();
-    let mut model = found.load(&options.lookup)?;
-    let mut filter = Filter::default();
-    found.limit(&mut filter);
-    if let Some(events) = options.traced {
-        model.show(events)?;
-    }
+    let sources = &options.sources;
+    let loaded = sources.load(&Filter::default(), &options.lookup, options.traced)?;
+    let (path, model) = (&loaded.found.paths[0], loaded.model);
     model
         .warnings
         .iter()
@@ -68,7 +63,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
             "name one of them, or all of a series; kcollect report shows several together",
         ));
     }
-    let payload = gather(&model, &filter).map_err(|error| {
+    let payload = gather(&model, &loaded.filter).map_err(|error| {
         Failure::new(
             ExitKind::NoInput,
             error.to_string(),
@@ -90,9 +85,9 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     })?;
     match &options.output {
         ViewOutput::File(file) => {
-            let file = file.clone().unwrap_or_else(|| called_like(&path));
+            let file = file.clone().unwrap_or_else(|| called_like(path));
             let write = |mut to: &File| to.write_all(page.as_bytes());
-            private_file::write(&file, &path, write).map_err(|error| {
+            private_file::write(&file, path, write).map_err(|error| {
                 Failure::new(
                     ExitKind::CantCreate,
                     format!("cannot write {}: {error}", file.display()),
