@@ -46,6 +46,15 @@ impl ObjectInfo {
             _ => base.to_owned(),
         }
     }
+
+    /// Returns its name in tables of load objects, where what is not a function has no name.
+    #[must_use]
+    pub fn table_name(&self) -> String {
+        match self.kind {
+            ObjectKind::Special => UNKNOWN.to_owned(),
+            _ => self.short_name(),
+        }
+    }
 }
 
 /// A function.

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::iter;
 
 use experiment_format::log::CounterUnit;
-use experiment_format::microstate::short_metric;
+use experiment_format::microstate::{Microstate, short_metric};
 use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 
@@ -29,6 +29,25 @@ impl ViewContext<'_> {
             self.model,
             &Selection::new(self.model, &self.options.filter),
         )
+    }
+
+    /// Returns the metric of time on a CPU. Without Total CPU only CPUs were recorded, and no
+    /// threads.
+    pub(super) fn on_cpu(&self) -> BaseMetric {
+        if self.offered.contains(&BaseMetric::TotalCpu) {
+            BaseMetric::TotalCpu
+        } else {
+            BaseMetric::State(Microstate::KernelCpu)
+        }
+    }
+
+    /// Returns the metric of all recorded time.
+    pub(super) fn whole(&self) -> BaseMetric {
+        if self.offered.contains(&BaseMetric::Total) {
+            BaseMetric::Total
+        } else {
+            self.on_cpu()
+        }
     }
 
     pub(super) fn metrics(

@@ -6,7 +6,6 @@ use super::View;
 use super::context::{Entities, Entity, ViewContext};
 use crate::aggregate;
 use crate::metric::Metrics;
-use crate::model::ObjectKind;
 use crate::report::table::{Cell, Column, Table};
 
 pub(super) fn functions(context: &ViewContext<'_>) -> Result<Table, Failure> {
@@ -53,12 +52,8 @@ pub(super) fn objects(context: &ViewContext<'_>) -> Result<Table, Failure> {
     ];
     let cells_of = |index: usize| {
         let object = &model.objects[index];
-        let name = match object.kind {
-            ObjectKind::Special => "<Unknown>".to_owned(),
-            _ => object.short_name(),
-        };
         vec![
-            Cell::Text(name),
+            Cell::Text(object.table_name()),
             Cell::Text(object.path.clone()),
             Cell::Text(if object.kernel { "kernel" } else { "user" }.to_owned()),
         ]

@@ -21,8 +21,7 @@ use crate::aggregate::{Totals, functions};
 use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{
-    ExperimentId, ExperimentInfo, FunctionInfo, LossCounts, Model, ObjectId, ObjectKind, StackId,
-    TracedEvents, UNKNOWN,
+    ExperimentId, ExperimentInfo, FunctionInfo, LossCounts, Model, StackId, TracedEvents,
 };
 use crate::report::table::{Cell, Column, Table, TablePage};
 
@@ -35,7 +34,7 @@ pub(super) fn page(context: &ViewContext<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
     let mut tables = first_tables(context, &totals)?;
-    tables.push(unresolved(context, &totals, on_cpu(context)));
+    tables.push(unresolved(context, &totals));
     tables.retain(|table| !table.rows.is_empty());
     Ok(TablePage {
         view: View::Triage.name(),
@@ -55,7 +54,7 @@ pub(super) fn first_tables(
 ) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![
         processes(context)?,
-        hot_functions(context, totals, on_cpu(context)),
+        hot_functions(context, totals, context.on_cpu()),
         waiting(context, totals),
     ];
     if context.model.has(TracedEvents::Locks) {
@@ -71,14 +70,6 @@ pub(super) fn first_tables(
     }
     tables.retain(|table| !table.rows.is_empty());
     Ok(tables)
-}
-
-fn on_cpu(context: &ViewContext<'_>) -> BaseMetric {
-    if context.offered.contains(&BaseMetric::TotalCpu) {
-        BaseMetric::TotalCpu
-    } else {
-        BaseMetric::State(Microstate::KernelCpu)
-    }
 }
 
 /// Returns the founders of each recording, in the order of time.
@@ -169,7 +160,7 @@ fn processes(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let mut table = match exact::runs(&within)? {
         Some(runs) => exact_processes(&within, &runs, limit),
         None => {
-            let on_cpu = format!("e.{}", on_cpu(context).keyword());
+            let on_cpu = format!("e.{}", context.on_cpu().keyword());
             let options = TableOptions {
                 sort: Some(on_cpu),
                 ..options.clone()
@@ -287,7 +278,7 @@ fn hot_functions(context: &ViewContext<'_>, totals: &Totals, base: BaseMetric) -
             Cell::Microseconds(*all),
             Cell::Text(side(function).to_owned()),
             Cell::Text(function.name.clone()),
-            Cell::Text(object_name(model, function.object)),
+            Cell::Text(model.object(function.object).table_name()),
         ]
     });
     let mut table = Table {
@@ -305,19 +296,10 @@ fn hot_functions(context: &ViewContext<'_>, totals: &Totals, base: BaseMetric) -
             Column::text("object", "Object"),
         ],
         rows: rows.collect(),
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut(context.options.limit.unwrap_or(DEFAULT_FUNCTIONS));
     table
-}
-
-fn object_name(model: &Model, object: ObjectId) -> String {
-    let object = model.object(object);
-    match object.kind {
-        ObjectKind::Special => UNKNOWN.to_owned(),
-        _ => object.short_name(),
-    }
 }
 
 /// The time of a load object's stacks without a name or callers.
@@ -332,13 +314,9 @@ struct Unresolved {
 }
 
 /// Makes the table of load objects with missing names or broken stacks.
-fn unresolved(context: &ViewContext<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
+fn unresolved(context: &ViewContext<'_>, totals: &Totals) -> Table {
     let model = context.model;
-    let base = if context.offered.contains(&BaseMetric::Total) {
-        BaseMetric::Total
-    } else {
-        on_cpu
-    };
+    let base = context.whole();
     let whole = base.of(&totals.all);
     let mut unresolved: Vec<Unresolved> = vec![Unresolved::default(); model.objects.len()];
     for (stack, sums) in totals.stacks.iter().enumerate() {
@@ -367,23 +345,22 @@ fn unresolved(context: &ViewContext<'_>, totals: &Totals, on_cpu: BaseMetric) ->
         .objects
         .iter()
         .zip(&unresolved)
-        .zip(0..)
-        .filter(|((_, unresolved), _)| unresolved.unnamed_us + unresolved.cut_us > 0)
+        .filter(|(_, unresolved)| unresolved.unnamed_us + unresolved.cut_us > 0)
         .collect();
-    found.sort_by_key(|((object, unresolved), _)| {
+    found.sort_by_key(|(object, unresolved)| {
         (
             Reverse(unresolved.unnamed_us + unresolved.cut_us),
             &object.path,
         )
     });
-    let rows = found.iter().map(|((object, unresolved), id)| {
+    let rows = found.iter().map(|(object, unresolved)| {
         vec![
             Cell::Microseconds(unresolved.unnamed_us),
             Cell::share_of(unresolved.unnamed_us, whole),
             Cell::Microseconds(unresolved.cut_us),
             Cell::share_of(unresolved.cut_us, whole),
             Cell::Microseconds(unresolved.all_us),
-            Cell::Text(object_name(model, ObjectId(*id))),
+            Cell::Text(object.table_name()),
             Cell::Text(object.path.clone()),
         ]
     });
@@ -403,8 +380,7 @@ fn unresolved(context: &ViewContext<'_>, totals: &Totals, on_cpu: BaseMetric) ->
             Column::text("path", "Path").hidden(),
         ],
         rows: rows.collect(),
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
     table

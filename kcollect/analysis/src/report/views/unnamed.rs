@@ -12,7 +12,6 @@ use super::View;
 use super::context::ViewContext;
 use crate::aggregate;
 use crate::load::build_ids;
-use crate::metric::BaseMetric;
 use crate::model::{ObjectInfo, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
 use crate::symbol::{DebuginfodClient, debug_packages};
@@ -35,11 +34,7 @@ enum Hint<'a> {
 
 pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
-    let base = if context.offered.contains(&BaseMetric::Total) {
-        BaseMetric::Total
-    } else {
-        BaseMetric::State(experiment_format::microstate::Microstate::KernelCpu)
-    };
+    let base = context.whole();
     let totals = context.totals();
     let shares = aggregate::functions(model, &totals).functions;
     let mut sums = vec![Unnamed::default(); model.objects.len()];
@@ -69,10 +64,7 @@ pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
             Cell::Microseconds(unnamed.time_us),
             Cell::share_of(unnamed.time_us, whole),
             Cell::Count(unnamed.functions),
-            Cell::Text(match object.kind {
-                ObjectKind::Special => "<Unknown>".to_owned(),
-                _ => object.short_name(),
-            }),
+            Cell::Text(object.table_name()),
             Cell::Text(words(hint, &packages)),
             Cell::Text(object.path.clone()),
             Cell::Text((*id).clone()),
@@ -94,8 +86,7 @@ pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
             Column::text("build_id", "Build id").hidden(),
         ],
         rows: rows.collect(),
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     if table.rows.is_empty() {
         table.notes.push("All functions have names.".to_owned());
