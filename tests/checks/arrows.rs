@@ -163,7 +163,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "kcollect/host/src",
         &[
             &["service", "signals", "load", "tree", "output", "memory"],
-            &["machine", "table", "written", "exit", "root"],
+            &["machine", "table", "written", "exit", "root", "suggest"],
         ],
     ),
     (

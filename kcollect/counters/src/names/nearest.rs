@@ -1,31 +1,14 @@
 //! Suggestions for a name that does not exist.
 
-use std::cmp::Reverse;
+use host::suggest;
 
 /// Maximum number of suggestions.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// Minimum similarity of a suggestion.
-const MIN_SIMILARITY_PERMILLE: u32 = 700;
-
 /// Returns the names most similar to `wanted`, the best first; at most three.
 #[must_use]
 pub(crate) fn nearest(names: impl IntoIterator<Item = String>, wanted: &str) -> Vec<String> {
-    let wanted = normalized(wanted);
-    let mut near: Vec<(Reverse<u32>, String)> = names
-        .into_iter()
-        .map(|name| {
-            let similarity = strsim::jaro_winkler(&normalized(&name), &wanted);
-            (Reverse((1000.0 * similarity) as u32), name)
-        })
-        .filter(|(Reverse(similarity), _)| *similarity >= MIN_SIMILARITY_PERMILLE)
-        .collect();
-    near.sort_unstable();
-    near.dedup();
-    near.into_iter()
-        .map(|(_, name)| name)
-        .take(MAX_SUGGESTIONS)
-        .collect()
+    suggest::nearest(names, &normalized(wanted), MAX_SUGGESTIONS, normalized)
 }
 
 /// Returns the name without case and punctuation.
