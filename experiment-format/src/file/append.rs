@@ -208,12 +208,7 @@ mod tests {
     fn file(records: Records, spare: u64) -> (tempfile::TempDir, PathBuf, AppendFile) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
+        let file = File::create_new(&path).unwrap();
         let file = AppendFile::new(file, &path, records, spare).unwrap();
         (dir, path, file)
     }

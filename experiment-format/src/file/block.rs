@@ -195,13 +195,7 @@ mod tests {
     fn file() -> (tempfile::TempDir, PathBuf, BlockFile) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("profile");
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
-        let file = BlockFile::new(file, &path);
+        let file = BlockFile::new(File::create_new(&path).unwrap(), &path);
         (dir, path, file)
     }
 
