@@ -26,7 +26,7 @@ use crate::xml::write::Element;
 use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
 pub use heap::{HeapEvent, HeapKind, HeapRecord, WEIGHT_OF_ONE};
-pub use io_call::{IoEvent, IoKind, IoRecord};
+pub use io_call::{IoEvent, IoKind, IoOperation, IoRecord};
 use spec::{FieldSpec, SHARED_FIELDS};
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
 use tick::{ARRAY_FIELDS, CLOCK_SPEC};

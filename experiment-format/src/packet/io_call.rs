@@ -6,6 +6,8 @@
 //! is named by a packet of its own, which stands for no call and takes no time. The number of the
 //! system call is in a field of our own, `IOCALL`.
 
+use std::sync::Arc;
+
 use crate::Result;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
@@ -52,22 +54,14 @@ impl IoKind {
     ];
 }
 
-/// A call, from its request to its end, with a stack.
+/// An operation of a call, from its request to its end, or the name of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IoEvent {
-    /// The CPU on which it ended.
-    pub cpu: u32,
+pub struct IoOperation {
     /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`]; 0 if
     /// it is not known.
     pub requested_ns: Nanos,
     /// The time of its end, by the same clock.
     pub ended_ns: Nanos,
-    /// The stack, from [`crate::writer::ExperimentWriter::stack`].
-    pub stack: StackUid,
-    /// The thread.
-    pub tid: Tid,
-    /// Its process.
-    pub pid: Pid,
     /// Its kind.
     pub kind: IoKind,
     /// Whether it failed.
@@ -78,11 +72,25 @@ pub struct IoEvent {
     pub bytes: u64,
     /// The descriptor that was duplicated, if it made a duplicate.
     pub duplicated: Option<i32>,
-    /// The number of the system call; None if the packet stands for no call, and only names a
-    /// descriptor.
+    /// The number of the system call; None if this is no call, and only names a descriptor.
     pub call: Option<u32>,
     /// The name of the descriptor that it opens.
-    pub name: Option<Box<[u8]>>,
+    pub name: Option<Arc<[u8]>>,
+}
+
+/// An operation of a thread, with a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IoEvent {
+    /// The CPU on which it ended.
+    pub cpu: u32,
+    /// The stack, from [`crate::writer::ExperimentWriter::stack`].
+    pub stack: StackUid,
+    /// The thread.
+    pub tid: Tid,
+    /// Its process.
+    pub pid: Pid,
+    /// The operation.
+    pub operation: IoOperation,
 }
 
 /// A call that was read.
@@ -157,21 +165,25 @@ impl IoEvent {
     /// A time that is too large for the fields, which gprofng reads as signed.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let packet: [u8; BYTES] = SPEC.encode(self.ended_ns, self.stack, ids, [])?;
+        let operation = &self.operation;
+        let packet: [u8; BYTES] = SPEC.encode(operation.ended_ns, self.stack, ids, [])?;
         let mut packet = packet.to_vec();
-        let kind = self.kind as i32 + if self.failed { FAILED } else { 0 };
+        let kind = operation.kind as i32 + if operation.failed { FAILED } else { 0 };
         let signed = |value: i64| value.cast_unsigned();
-        let call = self.call.map_or(NO_CALL, u32::cast_signed);
+        let call = operation.call.map_or(NO_CALL, u32::cast_signed);
         // A request is not after the end, which fits.
-        REQUEST.put(&mut packet, self.requested_ns.min(self.ended_ns).0);
+        REQUEST.put(
+            &mut packet,
+            operation.requested_ns.min(operation.ended_ns).0,
+        );
         KIND.put(&mut packet, signed(kind.into()));
-        DESCRIPTOR.put(&mut packet, signed(self.descriptor.into()));
-        MOVED.put(&mut packet, self.bytes.min(i64::MAX.cast_unsigned()));
-        let duplicated = self.duplicated.unwrap_or_default();
+        DESCRIPTOR.put(&mut packet, signed(operation.descriptor.into()));
+        MOVED.put(&mut packet, operation.bytes.min(i64::MAX.cast_unsigned()));
+        let duplicated = operation.duplicated.unwrap_or_default();
         DUPLICATED.put(&mut packet, signed(duplicated.into()));
         FILE_SYSTEM.put(&mut packet, OTHER_FILE_SYSTEM);
         CALL.put(&mut packet, signed(call.into()));
-        if let Some(name) = &self.name {
+        if let Some(name) = &operation.name {
             let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
             packet.extend(&name[..name.len().min(MAX_NAME)]);
             packet.push(0);
@@ -248,13 +260,9 @@ mod tests {
         ) {
             let [cpu, tid, pid] = ids;
             let (requested_ns, ended_ns) = (times.0, times.0 + times.1);
-            let event = IoEvent {
-                cpu,
+            let operation = IoOperation {
                 requested_ns: Nanos(requested_ns),
                 ended_ns: Nanos(ended_ns),
-                stack: StackUid::new(stack).unwrap(),
-                tid: Tid(tid),
-                pid: Pid(pid),
                 kind: IoKind::ALL[usize::from(kind)],
                 failed,
                 descriptor,
@@ -262,6 +270,13 @@ mod tests {
                 duplicated,
                 call,
                 name: name.map(|name| name.into_bytes().into()),
+            };
+            let event = IoEvent {
+                cpu,
+                stack: StackUid::new(stack).unwrap(),
+                tid: Tid(tid),
+                pid: Pid(pid),
+                operation: operation.clone(),
             };
             let packet = event.encode().unwrap();
             prop_assert_eq!(packet.len() % 8, 0);
@@ -275,48 +290,48 @@ mod tests {
                     pid: Some(Pid(pid)),
                 },
                 requested_ns: Nanos(requested_ns),
-                kind: event.kind,
+                kind: operation.kind,
                 failed,
                 descriptor,
                 bytes: if failed { 0 } else { bytes },
                 duplicated,
                 call,
                 names_only: call.is_none(),
-                name: event.name.clone(),
+                name: operation.name.as_deref().map(Box::from),
             };
             prop_assert_eq!(decoded(&packet), Some(record));
             // No part of a packet makes the decoder fail.
             decoded(&packet[..cut]);
-            let early = IoEvent { requested_ns: Nanos(ended_ns + 1), ..event }.encode().unwrap();
+            let operation = IoOperation { requested_ns: Nanos(ended_ns + 1), ..operation };
+            let early = IoEvent { operation, ..event }.encode().unwrap();
             prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(Nanos(ended_ns)));
         }
     }
 
     #[test]
     fn a_name_is_cut_at_a_nul_and_when_it_is_too_long() {
-        let event = IoEvent {
+        let mut event = IoEvent {
             cpu: 0,
-            requested_ns: Nanos::ZERO,
-            ended_ns: Nanos(7),
             stack: StackUid::new(1).unwrap(),
             tid: Tid(1),
             pid: Pid(1),
-            kind: IoKind::Open,
-            failed: false,
-            descriptor: 3,
-            bytes: 0,
-            duplicated: None,
-            call: None,
-            name: Some(b"/tmp/a\0b".as_slice().into()),
+            operation: IoOperation {
+                requested_ns: Nanos::ZERO,
+                ended_ns: Nanos(7),
+                kind: IoKind::Open,
+                failed: false,
+                descriptor: 3,
+                bytes: 0,
+                duplicated: None,
+                call: None,
+                name: Some(b"/tmp/a\0b".as_slice().into()),
+            },
         };
         let record = decoded(&event.encode().unwrap()).unwrap();
         assert_eq!(record.name.as_deref(), Some(&b"/tmp/a"[..]));
         assert_eq!(record.requested_ns, Nanos(7));
-        let long = IoEvent {
-            name: Some(vec![b'x'; 70_000].into()),
-            ..event
-        };
-        let record = decoded(&long.encode().unwrap()).unwrap();
+        event.operation.name = Some(vec![b'x'; 70_000].into());
+        let record = decoded(&event.encode().unwrap()).unwrap();
         assert_eq!(record.name.unwrap().len(), MAX_NAME);
     }
 }

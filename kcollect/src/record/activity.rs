@@ -7,10 +7,9 @@ use bpf_abi::RecordHeader;
 use bpf_abi::layout::ALLOCATION_CALL_SITE;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::Detail;
+use experiment_format::packet::{Detail, IoOperation};
 use experiment_format::units::{Nanos, Ticks};
 use user_collector::allocators::BlockChange;
-use user_collector::io_calls::Operation;
 use user_collector::join::StackSeries;
 use user_collector::memory::Change;
 use user_collector::process::ProcessInstance;
@@ -140,7 +139,7 @@ pub struct IoCallEvent {
     /// [`bpf_abi::IoCallRecord::call_site`].
     pub call_site: u8,
     /// What it did.
-    pub operation: Operation,
+    pub operation: IoOperation,
 }
 
 /// A wait for a lock.

@@ -1,9 +1,10 @@
 //! Files by the traced calls on them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::packet::{IoEvent, IoKind};
+use experiment_format::packet::{IoEvent, IoKind, IoOperation};
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::Nanos;
 
@@ -16,7 +17,7 @@ pub(crate) fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
     let (founder, mut sub) = experiment::traced(parent, &IoEvent::table(), objects);
     let (main, merge) = (PROGRAM + 0x10, PROGRAM + 0x110);
-    let log = |name: &str| Some(Box::from(name.as_bytes()));
+    let log = |name: &str| Some(Arc::from(name.as_bytes()));
     use IoKind::{Close, Open, Other, Read, Write};
     for (at_us, took_us, kind, descriptor, bytes, name, duplicated, call) in [
         (1000, 20, Open, 3, 0, log("/data/x"), None, Some(257)),
@@ -37,31 +38,33 @@ pub(crate) fn traced(parent: &Path) {
         };
         let stack = sub.stack(frames, StackEnd::Complete).unwrap();
         let ended = START + at_us * 1000;
-        let event = IoEvent {
+        let mut event = IoEvent {
             cpu: 1,
-            requested_ns: Nanos(ended - took_us * 1000),
-            ended_ns: Nanos(ended),
             stack,
             tid: Tid(7),
             pid: Pid(7),
-            kind,
-            failed: false,
-            descriptor,
-            bytes,
-            duplicated,
-            call,
-            name,
+            operation: IoOperation {
+                requested_ns: Nanos(ended - took_us * 1000),
+                ended_ns: Nanos(ended),
+                kind,
+                failed: false,
+                descriptor,
+                bytes,
+                duplicated,
+                call,
+                name,
+            },
         };
         sub.called(&event).unwrap();
         if kind == Open && descriptor == 3 {
-            let missing = IoEvent {
+            event.operation = IoOperation {
                 ended_ns: Nanos(ended + 1000),
                 failed: true,
                 descriptor: -1,
                 name: log("/data/y"),
-                ..event
+                ..event.operation
             };
-            sub.called(&missing).unwrap();
+            sub.called(&event).unwrap();
         }
     }
     sub.close(founder.dir(), Nanos(10_000_000)).unwrap();

@@ -18,7 +18,8 @@ use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{
-    ClockTick, CounterEvent, Detail, HeapEvent, HeapKind, IoEvent, SyncEvent, WEIGHT_OF_ONE,
+    ClockTick, CounterEvent, Detail, HeapEvent, HeapKind, IoEvent, IoOperation, SyncEvent,
+    WEIGHT_OF_ONE,
 };
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
@@ -27,7 +28,6 @@ use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 
 use crate::allocators::BlockChange;
-use crate::io_calls::Operation;
 use crate::jit::{self, FunctionCode, JitChange};
 use crate::memory::Change;
 use crate::objects::ObjectId;
@@ -559,22 +559,14 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_call(&mut self, thread: &ThreadStack<'_>, operation: &Operation) -> Result<()> {
+    pub fn write_call(&mut self, thread: &ThreadStack<'_>, operation: &IoOperation) -> Result<()> {
         let stack = self.stack(thread)?;
         self.writer.called(&IoEvent {
             cpu: thread.cpu,
-            requested_ns: operation.begin_ns,
-            ended_ns: operation.end_ns,
             stack,
             tid: thread.tid,
             pid: self.pid,
-            kind: operation.kind,
-            failed: operation.failed,
-            descriptor: operation.descriptor,
-            bytes: operation.bytes,
-            duplicated: operation.duplicated,
-            call: operation.call,
-            name: operation.name.as_deref().map(Box::from),
+            operation: operation.clone(),
         })
     }
 

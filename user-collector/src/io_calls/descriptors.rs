@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use bpf_abi::IoCallRecord;
 use bpf_abi::layout::{ANY_REGISTERED_FILE, CallTable, FIRST_REGISTERED_FILE, MAX_IO_EXTRA_BYTES};
-use experiment_format::packet::IoKind;
+use experiment_format::packet::{IoKind, IoOperation};
 use experiment_format::units::Nanos;
 
 use super::calls::{Action, call_of};
@@ -37,31 +37,6 @@ const DUPLICATES: [u64; 2] = [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64
 const BRINGS_DESCRIPTORS: [&str; 3] = ["recvmsg", "recvmmsg", "IORING_OP_RECVMSG"];
 /// In the place of a directory's descriptor: the working directory.
 const NO_DIRECTORY: i32 = libc::AT_FDCWD;
-
-/// An operation of a call, or the name of a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// When it began, CLOCK_MONOTONIC, nanoseconds; 0 if that was not seen.
-    pub begin_ns: Nanos,
-    /// When it ended, CLOCK_MONOTONIC, nanoseconds.
-    pub end_ns: Nanos,
-    /// The kind of the operation.
-    pub kind: IoKind,
-    /// Whether it failed.
-    pub failed: bool,
-    /// The descriptor; −1 for no descriptor.
-    pub descriptor: i32,
-    /// Bytes that it moved.
-    pub bytes: u64,
-    /// Of a duplication: the descriptor that was duplicated.
-    pub duplicated: Option<i32>,
-    /// The number of the system call in 64-bit programs. For a call that only 32-bit programs have,
-    /// their number plus [`IO_CALLS`](bpf_abi::layout::IO_CALLS); for an operation of `io_uring`,
-    /// its number plus twice `IO_CALLS`. `None` if this only names a descriptor.
-    pub call: Option<u32>,
-    /// The name of the descriptor that it opens.
-    pub name: Option<Arc<[u8]>>,
-}
 
 #[derive(Clone, Debug)]
 struct Descriptor {
@@ -149,7 +124,7 @@ impl Descriptors {
         &mut self,
         call: &IoCallRecord,
         look: &mut impl DescriptorLookup,
-    ) -> Vec<Operation> {
+    ) -> Vec<IoOperation> {
         let Some(known) = call_of(call.call, call.table) else {
             return Vec::new();
         };
@@ -245,10 +220,12 @@ impl Descriptors {
 struct Applied<'a, L> {
     descriptors: &'a mut Descriptors,
     call: &'a IoCallRecord,
-    /// See [`Operation::call`].
+    /// The [`IoOperation::call`]: the number in 64-bit programs. For a call that only 32-bit
+    /// programs have, their number plus [`IO_CALLS`](bpf_abi::layout::IO_CALLS); for an operation
+    /// of `io_uring`, its number plus twice `IO_CALLS`.
     number: u32,
     look: &'a mut L,
-    operations: Vec<Operation>,
+    operations: Vec<IoOperation>,
 }
 
 impl<L: DescriptorLookup> Applied<'_, L> {
@@ -257,7 +234,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         Nanos(self.call.header.time_ns)
     }
 
-    fn apply(mut self, action: Action) -> Vec<Operation> {
+    fn apply(mut self, action: Action) -> Vec<IoOperation> {
         match action {
             Action::Read => self.moved(IoKind::Read, 0),
             Action::Write => self.moved(IoKind::Write, 0),
@@ -268,7 +245,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
                 self.moved(IoKind::Read, from);
                 // The time of the call is in the first.
                 if let Some(read) = self.operations.last_mut() {
-                    read.begin_ns = read.end_ns;
+                    read.requested_ns = read.ended_ns;
                 }
             }
             Action::Open => {
@@ -341,10 +318,10 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         }
     }
 
-    fn operation(&self, kind: IoKind, descriptor: i32) -> Operation {
-        Operation {
-            begin_ns: Nanos(self.call.begin_ns),
-            end_ns: self.end_ns(),
+    fn operation(&self, kind: IoKind, descriptor: i32) -> IoOperation {
+        IoOperation {
+            requested_ns: Nanos(self.call.begin_ns),
+            ended_ns: self.end_ns(),
             kind,
             failed: self.call.result < 0,
             descriptor,
@@ -358,9 +335,9 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     /// Adds an operation with the name of a descriptor.
     fn add_name(&mut self, number: i32, name: Arc<[u8]>, at_ns: Nanos) {
         self.descriptors.add(number, Arc::clone(&name), true);
-        self.operations.push(Operation {
-            begin_ns: at_ns,
-            end_ns: at_ns,
+        self.operations.push(IoOperation {
+            requested_ns: at_ns,
+            ended_ns: at_ns,
             failed: false,
             call: None,
             name: Some(name),
@@ -454,7 +431,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     fn moved_bytes(&mut self, kind: IoKind, argument: usize, bytes: u64) {
         let number = self.argument(argument);
         self.used(number);
-        let operation = Operation {
+        let operation = IoOperation {
             bytes,
             ..self.operation(kind, number)
         };
@@ -477,7 +454,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             let file = self.call.arguments[3];
             self.descriptors.add_file(number, file, self.end_ns());
         }
-        let operation = Operation {
+        let operation = IoOperation {
             name: Some(name),
             ..self.operation(IoKind::Open, number.max(-1))
         };
@@ -559,7 +536,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             let name: Arc<[u8]> = found.unwrap_or_else(|| name.as_bytes().to_vec()).into();
             if is_call {
                 self.descriptors.add(number, Arc::clone(&name), true);
-                let operation = Operation {
+                let operation = IoOperation {
                     name: Some(name),
                     ..self.operation(IoKind::Open, number)
                 };

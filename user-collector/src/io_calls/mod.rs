@@ -14,7 +14,7 @@ pub mod registered;
 pub mod tables;
 
 pub use calls::traced_calls;
-pub use descriptors::{Descriptors, Operation};
+pub use descriptors::Descriptors;
 pub use interrupted::InterruptedCalls;
 pub use look::{DescriptorLookup, ProcLookup, Sockets};
 pub use registered::RegisteredFiles;

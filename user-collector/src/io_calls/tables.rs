@@ -8,8 +8,9 @@ use std::collections::HashMap;
 
 use bpf_abi::IoCallRecord;
 use experiment_format::ids::Pid;
+use experiment_format::packet::IoOperation;
 
-use super::descriptors::{DescriptorTable, Descriptors, Operation};
+use super::descriptors::{DescriptorTable, Descriptors};
 use super::look::DescriptorLookup;
 
 /// In place of the number of a parent's table: after an exec the table is never shared.
@@ -110,7 +111,7 @@ impl DescriptorTables {
         call: &IoCallRecord,
         look: &mut L,
         found: Option<Descriptors>,
-    ) -> Vec<Operation> {
+    ) -> Vec<IoOperation> {
         let pid = Pid(call.header.pid);
         let process = self.processes.entry(pid).or_insert_with(|| {
             let mut descriptors = found.unwrap_or_default();

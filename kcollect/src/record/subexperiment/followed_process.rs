@@ -1,10 +1,9 @@
 //! What the summary has of a followed process.
 
 use experiment_format::ids::Pid;
-use experiment_format::packet::{HeapKind, IoKind};
+use experiment_format::packet::{HeapKind, IoKind, IoOperation};
 use experiment_format::units::{Nanos, Ticks};
 use user_collector::allocators::BlockChange;
-use user_collector::io_calls::Operation;
 use user_collector::jit::{JitFileStats, JitWatch};
 use user_collector::memory::Change;
 use user_collector::process::Cgroup;
@@ -78,14 +77,14 @@ pub struct IoCounts {
 }
 
 impl IoCounts {
-    pub(super) fn add(&mut self, operation: &Operation) {
+    pub(super) fn add(&mut self, operation: &IoOperation) {
         // Of a call that moves bytes between two descriptors, the second operation has no time.
         if operation.call.is_none() {
             return;
         }
         self.calls += 1;
-        if operation.begin_ns > Nanos::ZERO {
-            self.nanos += operation.end_ns.saturating_sub(operation.begin_ns);
+        if operation.requested_ns > Nanos::ZERO {
+            self.nanos += operation.ended_ns.saturating_sub(operation.requested_ns);
         }
         match operation.kind {
             IoKind::Read => self.read += operation.bytes,

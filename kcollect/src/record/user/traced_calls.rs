@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bpf_abi::layout::CallTable;
 use bpf_abi::{IoCallRecord, IoFileRecord, RecordHeader, ThreadName};
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::packet::IoOperation;
 use experiment_format::units::Nanos;
 use host::load::STARTER_NAME;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{
-    DescriptorTables, Descriptors, InterruptedCalls, Operation, ProcLookup, RegisteredFiles,
-    Sockets,
+    DescriptorTables, Descriptors, InterruptedCalls, ProcLookup, RegisteredFiles, Sockets,
 };
 use user_collector::memory::Memory;
 use user_collector::process::instance_of;
@@ -96,8 +96,8 @@ impl TracedProcesses {
         });
         let look = &mut ProcLookup::new(pid, call.header.tid(), sockets, files);
         let operations = self.descriptors.apply(call, look, found);
-        let event = |operation: Operation| {
-            let at_ns = operation.end_ns;
+        let event = |operation: IoOperation| {
+            let at_ns = operation.ended_ns;
             let call = Box::new(IoCallEvent {
                 call_site,
                 operation,

@@ -17,7 +17,8 @@ use experiment_format::log::{
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{
-    ClockTick, CounterEvent, HeapEvent, HeapKind, IoEvent, IoKind, SyncEvent, SyncThreshold,
+    ClockTick, CounterEvent, HeapEvent, HeapKind, IoEvent, IoKind, IoOperation, SyncEvent,
+    SyncThreshold,
 };
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
@@ -193,18 +194,20 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.called(&IoEvent {
             cpu: 1,
-            requested_ns: Nanos(time - 3_000_000),
-            ended_ns: Nanos(time),
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
-            kind: IoKind::ALL[number as usize % 5],
-            failed: number % 4 == 3,
-            descriptor: number as i32 % 3,
-            bytes: 512,
-            duplicated: None,
-            call: Some(number),
-            name: (number % 5 == 2).then(|| b"/var/log/x".as_slice().into()),
+            operation: IoOperation {
+                requested_ns: Nanos(time - 3_000_000),
+                ended_ns: Nanos(time),
+                kind: IoKind::ALL[number as usize % 5],
+                failed: number % 4 == 3,
+                descriptor: number as i32 % 3,
+                bytes: 512,
+                duplicated: None,
+                call: Some(number),
+                name: (number % 5 == 2).then(|| b"/var/log/x".as_slice().into()),
+            },
         })?;
         sub.allocated(&HeapEvent {
             cpu: 1,

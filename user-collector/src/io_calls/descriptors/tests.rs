@@ -225,7 +225,7 @@ fn a_transfer_reads_one_and_writes_another_in_the_time_of_one() {
     let operations = process.descriptors.apply(&call, &mut process.proc);
     let times: Vec<u64> = operations
         .iter()
-        .map(|one| (one.end_ns - one.begin_ns).0)
+        .map(|one| (one.ended_ns - one.requested_ns).0)
         .collect();
     assert_eq!(times, [1000, 0]);
 }
