@@ -109,23 +109,12 @@ impl<'a> Parser<'a> {
                 return self.add(Node::Fold(text, kind as char, all));
             }
             b'0'..=b'9' => return self.unresolved_simple(),
+            b'd' | b'o' if self.peek_at(1) == b'n' => return self.base_unresolved(),
             _ => {}
         }
         if self.eat("gs") {
             let e = self.expression()?;
             return self.add(Node::Global(e));
-        }
-        if self.eat("on") {
-            let n = self.operator_name()?;
-            return self.with_args(n);
-        }
-        if self.eat("dn") {
-            let t = if self.peek().is_ascii_digit() {
-                self.source_name()?
-            } else {
-                self.ty()?
-            };
-            return self.add(Node::Dtor(t));
         }
         if self.eat("sr") {
             return self.unresolved();
