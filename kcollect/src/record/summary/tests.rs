@@ -13,6 +13,7 @@ use super::followed::FollowLosses;
 use super::*;
 use crate::record::governor::BudgetLevel;
 use crate::record::subexperiment::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
+use crate::record::user::ProbeCounts;
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;
 
@@ -140,15 +141,17 @@ pub(super) fn full() -> Summary {
             freed: 30,
             allocated: 1_000_000,
             allocated_bytes: 21_000_000,
-            probed_processes: 1,
-            sampling_processes: 1,
-            unprobed_processes: 2,
-            slow_functions: 1,
-            without_frees: 1,
-            growth_only: 2,
-            given_up: 0,
-            go_profiles: 1,
-            go_without: 1,
+            probes: ProbeCounts {
+                probed_processes: 1,
+                sampling_processes: 1,
+                unprobed_processes: 2,
+                slow_functions: 1,
+                without_frees: 1,
+                growth_only: 2,
+                given_up: 0,
+                go_profiles: 1,
+                go_without: 1,
+            },
             lost: 0,
         }),
         budget: Some(BudgetSummary {

@@ -142,26 +142,9 @@ pub struct BlockSummary {
     pub allocated: u64,
     /// The bytes of these.
     pub allocated_bytes: u64,
-    /// Processes whose allocators were probed.
-    pub probed_processes: u64,
-    /// Those among them whose allocator samples blocks itself, and says which.
-    pub sampling_processes: u64,
-    /// Processes in which no function of an allocator was found, or none could be probed.
-    pub unprobed_processes: u64,
-    /// Functions that were probed at an instruction which the kernel single-steps: each call takes
-    /// several microseconds more.
-    pub slow_functions: u64,
-    /// Go programs whose own profile of their memory was read.
-    pub go_profiles: u64,
-    /// Go programs without a profile that can be read: most of these never ask for it.
-    pub go_without: u64,
-    /// Processes whose frees were not recorded for some time: their probes took more than the
-    /// budget (`--trace-budget`).
-    pub without_frees: u64,
-    /// Likewise, processes of which only the growth of their memory was recorded for some time.
-    pub growth_only: u64,
-    /// Likewise, processes whose memory was no longer recorded at all.
-    pub given_up: u64,
+    /// The probes of their allocators.
+    #[serde(flatten)]
+    pub probes: ProbeCounts,
     /// Changes that found the ring or the table of blocks full.
     pub lost: u64,
 }
@@ -171,7 +154,7 @@ impl BlockSummary {
     pub(super) fn new(
         mean_bytes: u64,
         followed: &[FollowedProcess],
-        probed: ProbeCounts,
+        probes: ProbeCounts,
         totals: &Totals,
     ) -> BlockSummary {
         let mut counts = MemoryCounts::default();
@@ -182,68 +165,61 @@ impl BlockSummary {
             freed: counts.freed_blocks,
             allocated: (counts.weight + WEIGHT_OF_ONE / 2) / WEIGHT_OF_ONE,
             allocated_bytes: counts.allocated_bytes,
-            probed_processes: probed.processes,
-            sampling_processes: probed.sampling,
-            unprobed_processes: probed.unprobed,
-            slow_functions: probed.slow_functions,
-            go_profiles: probed.go_profiles,
-            go_without: probed.go_without,
-            without_frees: probed.without_frees,
-            growth_only: probed.growth_only,
-            given_up: probed.given_up,
+            probes,
             lost: totals.sum(|stats| stats.blocks_lost),
         }
     }
 
     /// Returns its lines in the summary.
     pub(super) fn lines(&self) -> Vec<String> {
+        let probes = &self.probes;
         let mut lines = vec![format!(
             "allocations: {} bytes in {} blocks; {} of these are recorded, and {} of those were freed",
             self.allocated_bytes, self.allocated, self.sampled, self.freed
         )];
-        if self.unprobed_processes > 0 {
+        if probes.unprobed_processes > 0 {
             lines.push(format!(
                 "  followed processes without a function that has the name of an allocator's, or whose \
                  first thread had exited: {}; their blocks are missing, and -H growth needs neither",
-                self.unprobed_processes
+                probes.unprobed_processes
             ));
         }
-        if self.sampling_processes > 0 {
+        if probes.sampling_processes > 0 {
             lines.push(format!(
                 "  processes whose allocator samples blocks itself, at its own rate (otel_memory): {}",
-                self.sampling_processes
+                probes.sampling_processes
             ));
         }
-        if self.go_profiles > 0 {
+        if probes.go_profiles > 0 {
             lines.push(format!(
                 "  Go programs, by the profile that they keep themselves: {}",
-                self.go_profiles
+                probes.go_profiles
             ));
         }
-        if self.go_without > 0 {
+        if probes.go_without > 0 {
             lines.push(format!(
                 "  Go programs without a profile that can be read: {}; their blocks are missing (one without \
                  runtime/pprof keeps none)",
-                self.go_without
+                probes.go_without
             ));
         }
-        if self.slow_functions > 0 {
+        if probes.slow_functions > 0 {
             lines.push(format!(
                 "  functions of allocators whose probes the kernel single-steps: {}; each call of \
                  them took several microseconds more",
-                self.slow_functions
+                probes.slow_functions
             ));
         }
         let reduced = [
             (
-                self.without_frees,
+                probes.without_frees,
                 "what they freed was not recorded, until it was tried again",
             ),
             (
-                self.growth_only,
+                probes.growth_only,
                 "only the growth of their memory was recorded, until blocks were tried again",
             ),
-            (self.given_up, "nothing of their memory was recorded"),
+            (probes.given_up, "nothing of their memory was recorded"),
         ];
         for (count, what) in reduced.into_iter().filter(|(count, _)| *count > 0) {
             lines.push(format!(

@@ -27,6 +27,7 @@ use std::sync::mpsc::Sender;
 use bpf::{AttachedProbes, Programs};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
+use serde::Serialize;
 use user_collector::allocators::{BlockChange, Blocks};
 use user_collector::files::TimedOpener;
 use user_collector::objects::{Backing, ObjectId};
@@ -53,25 +54,27 @@ pub struct BlockSampling {
 }
 
 /// The probes of a recording, for its summary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProbeCounts {
-    /// Processes with probes.
-    pub processes: u64,
-    /// Of these, processes whose allocator samples blocks itself.
-    pub sampling: u64,
+    /// Processes whose allocators were probed.
+    pub probed_processes: u64,
+    /// Those among them whose allocator samples blocks itself, and says which.
+    pub sampling_processes: u64,
     /// Processes in which no function of an allocator was found, or none could be probed.
-    pub unprobed: u64,
-    /// Functions that are probed at an instruction which the kernel single-steps.
+    pub unprobed_processes: u64,
+    /// Functions that were probed at an instruction which the kernel single-steps: each call takes
+    /// several microseconds more.
     pub slow_functions: u64,
-    /// Go programs whose own profile was read.
+    /// Go programs whose own profile of their memory was read.
     pub go_profiles: u64,
-    /// Go programs without a profile that can be read.
+    /// Go programs without a profile that can be read: most of these never ask for it.
     pub go_without: u64,
-    /// Processes whose frees were not recorded for some time, because of the budget.
+    /// Processes whose frees were not recorded for some time: their probes took more than the
+    /// budget (`--trace-budget`).
     pub without_frees: u64,
-    /// Processes of which only the growth of their memory was recorded for some time.
+    /// Likewise, processes of which only the growth of their memory was recorded for some time.
     pub growth_only: u64,
-    /// Processes whose memory is no longer recorded at all.
+    /// Likewise, processes whose memory was no longer recorded at all.
     pub given_up: u64,
 }
 
@@ -230,9 +233,9 @@ impl TracedAllocators {
         ProbeCounts {
             go_profiles,
             go_without,
-            processes: self.previously_probed + self.probed.len() as u64,
-            sampling: self.previously_sampling + sampling.count() as u64,
-            unprobed: self.never_probed + self.unprobed.len() as u64,
+            probed_processes: self.previously_probed + self.probed.len() as u64,
+            sampling_processes: self.previously_sampling + sampling.count() as u64,
+            unprobed_processes: self.never_probed + self.unprobed.len() as u64,
             slow_functions: slow.count() as u64,
             without_frees: reduced(TraceLevel::Allocations),
             growth_only: reduced(TraceLevel::Growth),
