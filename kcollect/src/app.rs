@@ -22,7 +22,8 @@ use crate::record::{dry_run, session};
 /// Runs the command of a command line. Returns the exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let mut output = Output::standard();
-    let code = run(argv, &mut output);
+    let done = run(argv, &mut output);
+    let code = done.unwrap_or_else(|failure| fail(&mut output, &failure));
     match output.take_failure() {
         Some(error) if code == ExitKind::Ok.code() => {
             let failure = Failure::new(
@@ -36,77 +37,37 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
-    let done = match cli::parse(argv, &HostFacts::read()) {
-        Ok(Command::Record(plan)) => return record(&plan, output),
-        Ok(Command::Doctor { json }) => return doctor(json, output).code(),
-        Ok(Command::Report(request)) => {
-            machine::take_memory_in_large_steps();
-            let done = report::report(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::Flame(request)) => {
-            machine::take_memory_in_large_steps();
-            let done = flame::flame(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::Export(request)) => {
-            machine::take_memory_in_large_steps();
-            let done = export::export(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::View(request)) => {
-            machine::take_memory_in_large_steps();
-            let done = view::show(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::List(request)) => {
-            let done = list::list(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::Pack(request)) => {
-            let done = packing::pack(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::Unpack(request)) => {
-            let done = packing::unpack(&request, output);
-            return exit_code(done, output);
-        }
-        Ok(Command::Track(request)) => {
-            let done = counters::track::track(&request, output);
-            return done.unwrap_or_else(|failure| fail(output, &failure));
-        }
-        Ok(Command::Stat(request)) => {
-            let done = counters::stat::stat(&request, output);
-            return done.unwrap_or_else(|failure| fail(output, &failure));
-        }
-        Ok(Command::Counters { json }) => {
+/// Runs the command, and returns its exit code if it did not fail.
+fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> Result<u8, Failure> {
+    let command = cli::parse(argv, &HostFacts::read())?;
+    if let Command::Report(_) | Command::Flame(_) | Command::Export(_) | Command::View(_) = command
+    {
+        machine::take_memory_in_large_steps();
+    }
+    match command {
+        Command::Record(plan) => return record(&plan, output),
+        Command::Doctor { json } => return Ok(doctor(json, output).code()),
+        Command::Report(request) => report::report(&request, output)?,
+        Command::Flame(request) => flame::flame(&request, output)?,
+        Command::Export(request) => export::export(&request, output)?,
+        Command::View(request) => view::show(&request, output)?,
+        Command::List(request) => list::list(&request, output)?,
+        Command::Pack(request) => packing::pack(&request, output)?,
+        Command::Unpack(request) => packing::unpack(&request, output)?,
+        Command::Track(request) => return counters::track::track(&request, output),
+        Command::Stat(request) => return counters::stat::stat(&request, output),
+        Command::Counters { json } => {
             let listing = counters::listing(&Root::machine());
             if json {
                 output.json(&listing.json())
             } else {
                 output.result(listing.text(output.width()).trim_end())
             }
-            return ExitKind::Ok.code();
         }
-        Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
-        Ok(Command::Help(text)) => Ok(text),
-        Err(error) => Err(Failure::from(error)),
-    };
-    match done {
-        Ok(text) => {
-            output.result(&text);
-            ExitKind::Ok.code()
-        }
-        Err(failure) => fail(output, &failure),
+        Command::Version => output.result(concat!("kcollect ", env!("CARGO_PKG_VERSION"))),
+        Command::Help(text) => output.result(&text),
     }
-}
-
-fn exit_code(done: Result<(), Failure>, output: &mut Output) -> u8 {
-    match done {
-        Ok(()) => ExitKind::Ok.code(),
-        Err(failure) => fail(output, &failure),
-    }
+    Ok(ExitKind::Ok.code())
 }
 
 /// Prints a failure and returns its exit code.
@@ -115,23 +76,16 @@ fn fail(output: &mut Output, failure: &Failure) -> u8 {
     failure.kind.code()
 }
 
-fn record(plan: &Plan, output: &mut Output) -> u8 {
-    match Output::new(plan.output.as_deref(), plan.verbose) {
-        Ok(wanted) => *output = wanted,
-        Err(error) => {
-            let path = plan.output.as_deref().unwrap_or("".as_ref());
-            let failure = Failure::new(
-                ExitKind::CantCreate,
-                format!("cannot append to {}: {error}", path.display()),
-                "type another file after -O",
-            );
-            return fail(output, &failure);
-        }
-    }
-    let counters = match counters::names::resolve_requests(&plan.counters, &Root::machine()) {
-        Ok(counters) => counters,
-        Err(error) => return fail(output, &error.into()),
-    };
+fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
+    *output = Output::new(plan.output.as_deref(), plan.verbose).map_err(|error| {
+        let path = plan.output.as_deref().unwrap_or("".as_ref());
+        Failure::new(
+            ExitKind::CantCreate,
+            format!("cannot append to {}: {error}", path.display()),
+            "type another file after -O",
+        )
+    })?;
+    let counters = counters::names::resolve_requests(&plan.counters, &Root::machine())?;
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.trace_io || plan.heap == HeapTracing::Growth {
         output
@@ -139,9 +93,9 @@ fn record(plan: &Plan, output: &mut Output) -> u8 {
     }
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
-        return ExitKind::Ok.code();
+        return Ok(ExitKind::Ok.code());
     }
-    session::record(plan, &counters, output).unwrap_or_else(|failure| fail(output, &failure))
+    session::record(plan, &counters, output)
 }
 
 fn doctor(json: bool, output: &mut Output) -> ExitKind {
