@@ -63,19 +63,11 @@ pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliEr
     match typed.sub.take() {
         Some(Sub::Doctor { json }) => return Ok(Command::Doctor { json }),
         Some(Sub::Report(typed)) => {
-            return report::resolve(*typed).map(|request| Command::Report(Box::new(request)));
+            return Ok(Command::Report(Box::new(report::resolve(*typed)?)));
         }
         Some(Sub::View(typed)) => return view::resolve(typed).map(Command::View),
-        Some(Sub::Flame(typed)) => {
-            return typed
-                .resolve()
-                .map(|request| Command::Flame(Box::new(request)));
-        }
-        Some(Sub::Export(typed)) => {
-            return typed
-                .resolve()
-                .map(|request| Command::Export(Box::new(request)));
-        }
+        Some(Sub::Flame(typed)) => return Ok(Command::Flame(Box::new(typed.resolve()?))),
+        Some(Sub::Export(typed)) => return Ok(Command::Export(Box::new(typed.resolve()?))),
         Some(Sub::List { directories, json }) => {
             return Ok(Command::List(ListOptions { directories, json }));
         }
@@ -86,16 +78,8 @@ pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliEr
         Some(Sub::Unpack { files, directory }) => {
             return packing::unpack(files, directory).map(Command::Unpack);
         }
-        Some(Sub::Track(typed)) => {
-            return typed
-                .resolve()
-                .map(|request| Command::Track(Box::new(request)));
-        }
-        Some(Sub::Stat(typed)) => {
-            return typed
-                .resolve()
-                .map(|request| Command::Stat(Box::new(request)));
-        }
+        Some(Sub::Track(typed)) => return Ok(Command::Track(Box::new(typed.resolve()?))),
+        Some(Sub::Stat(typed)) => return Ok(Command::Stat(Box::new(typed.resolve()?))),
         None => {}
     }
     if typed.output.version {
