@@ -9,7 +9,7 @@ use bpf_abi::layout::{
     CPUS_PER_RING, MAX_COUNTERS, MAX_KERNEL_FRAMES, NO_LOCK_WAITS, SCRATCHES_PER_CPU, TracedCall,
 };
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{Link, ProgramType};
+use libbpf_rs::{Link, ProgramMut, ProgramType};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::allocations;
@@ -111,56 +111,42 @@ impl Programs {
             None => RING_BYTES,
         };
         let rings = Rings::make(&skel, settings.cpu_ids.div_ceil(CPUS_PER_RING), bytes)?;
-        let mut hooks = vec![
-            skel.progs
-                .kc_cpu_idle
-                .attach()
-                .map_err(step("watch idle CPUs"))?,
-            skel.progs
-                .kc_exec_rename
-                .attach()
-                .map_err(step("watch exec"))?,
-        ];
-        if settings.sabotage != Some(Sabotage::SchedSwitch) {
-            let program = if has_run_queues(settings.types) {
-                &skel.progs.kc_sched_switch
-            } else {
-                &skel.progs.kc_sched_switch_alone
-            };
-            let link = program.attach();
-            hooks.push(link.map_err(step("watch context switches"))?);
-        }
-        for program in [&skel.progs.kc_wakeup, &skel.progs.kc_wakeup_new] {
-            if program.autoload() {
-                hooks.push(program.attach().map_err(step("watch wake-ups"))?);
+        let progs = &skel.progs;
+        let mut hooks = Vec::new();
+        // Attaches those of the programs that are loaded.
+        let mut attach = |programs: &[&ProgramMut<'_>], what: &str| -> Result<(), Error> {
+            for program in programs.iter().filter(|program| program.autoload()) {
+                hooks.push(program.attach().map_err(step(what))?);
             }
+            Ok(())
+        };
+        attach(&[&progs.kc_cpu_idle], "watch idle CPUs")?;
+        attach(&[&progs.kc_exec_rename], "watch exec")?;
+        if settings.sabotage != Some(Sabotage::SchedSwitch) {
+            let programs = [&progs.kc_sched_switch, &progs.kc_sched_switch_alone];
+            attach(&programs, "watch context switches")?;
         }
-        let fault_hook = skel.progs.kc_kernel_fault.autoload();
-        if fault_hook && settings.sabotage != Some(Sabotage::PageFault) {
-            let link = skel.progs.kc_kernel_fault.attach();
-            hooks.push(link.map_err(step("watch page faults of the kernel"))?);
+        attach(&[&progs.kc_wakeup, &progs.kc_wakeup_new], "watch wake-ups")?;
+        if settings.sabotage != Some(Sabotage::PageFault) {
+            attach(&[&progs.kc_kernel_fault], "watch page faults of the kernel")?;
         }
         if !settings.traced_calls.is_empty() {
             // Ends first: a call of which only the beginning was seen does not count.
             let programs = [
-                &skel.progs.kc_sys_exit,
-                &skel.progs.kc_sys_exit_again,
-                &skel.progs.kc_sys_enter,
-                &skel.progs.kc_sys_enter_again,
+                &progs.kc_sys_exit,
+                &progs.kc_sys_exit_again,
+                &progs.kc_sys_enter,
+                &progs.kc_sys_enter_again,
             ];
-            for program in programs.into_iter().filter(|program| program.autoload()) {
-                hooks.push(program.attach().map_err(step("watch system calls"))?);
-            }
+            attach(&programs, "watch system calls")?;
         }
         let operations = [
-            &skel.progs.kc_io_overflow,
-            &skel.progs.kc_io_fail_link,
-            &skel.progs.kc_io_complete,
-            &skel.progs.kc_io_submit,
+            &progs.kc_io_overflow,
+            &progs.kc_io_fail_link,
+            &progs.kc_io_complete,
+            &progs.kc_io_submit,
         ];
-        for program in operations.into_iter().filter(|program| program.autoload()) {
-            hooks.push(program.attach().map_err(step("watch io_uring"))?);
-        }
+        attach(&operations, "watch io_uring")?;
         let switches = if has_run_queues(settings.types) { 1 } else { 3 };
         for _ in 0..switches {
             std::thread::sleep(CONTEXT_SWITCH);
