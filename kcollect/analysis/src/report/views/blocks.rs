@@ -117,8 +117,7 @@ pub(super) fn blocks(context: &ViewContext<'_>) -> Result<Table, Failure> {
         title: "Allocations by size; bytes".to_owned(),
         columns,
         rows,
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut_after_total(context.options.limit);
     Ok(table)

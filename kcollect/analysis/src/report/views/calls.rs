@@ -101,8 +101,7 @@ pub(super) fn calls(context: &ViewContext<'_>) -> Result<Table, Failure> {
             Column::text("call", "Call"),
         ],
         rows,
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut_after_total(context.options.limit);
     Ok(table)

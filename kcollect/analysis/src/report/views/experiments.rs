@@ -86,8 +86,7 @@ pub(super) fn experiments(model: &Model) -> Table {
             Column::text("path", "Path"),
         ],
         rows: rows.collect(),
-        notes: Vec::new(),
-        verbatim: false,
+        ..Table::default()
     }
 }
 
@@ -108,8 +107,7 @@ pub(super) fn header(model: &Model) -> Table {
         title: String::new(),
         columns: vec![Column::text("key", "What"), Column::text("value", "Value")],
         rows: rows.collect(),
-        notes: Vec::new(),
-        verbatim: false,
+        ..Table::default()
     }
 }
 

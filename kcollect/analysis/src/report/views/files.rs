@@ -131,8 +131,7 @@ pub(super) fn first_files(context: &ViewContext<'_>, limit: Option<usize>) -> Ta
             Column::text("process", "Process"),
         ],
         rows,
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut_after_total(limit);
     table

@@ -117,8 +117,7 @@ pub(super) fn first_locks(context: &ViewContext<'_>, limit: Option<usize>) -> Ta
             Column::text("operation", "Operation").hidden(),
         ],
         rows,
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut_after_total(limit);
     table

@@ -223,8 +223,7 @@ fn shown(
         title: title.to_owned(),
         columns,
         rows,
-        verbatim: false,
-        notes: Vec::new(),
+        ..Table::default()
     };
     table.cut(context.options.limit.unwrap_or(usize::MAX));
     table
