@@ -67,9 +67,7 @@ pub(super) const VALUE_FIELD: FieldSpec =
 impl CounterEvent {
     /// Returns the declaration of this packet, for [`crate::log::ProfileDecl::Counters`].
     pub fn declaration() -> PacketDecl {
-        let mut declaration = COUNTER_SPEC.declaration();
-        declaration.fields.push(VALUE_FIELD.declaration());
-        declaration
+        COUNTER_SPEC.declaration(&[VALUE_FIELD])
     }
 
     /// Returns the packet as it is in `hwcounters`.

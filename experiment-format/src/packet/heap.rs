@@ -101,15 +101,11 @@ const WEIGHT: FieldSpec = field("HWGT", "Thousandths of allocations", FieldType:
 impl HeapEvent {
     /// The declaration of the table in the header.
     pub fn table() -> ProfileDecl {
-        let mut packet = SPEC.declaration();
         let fields = [KIND, SIZE, ADDRESS, OLD_ADDRESS, OWN_SIZE, WEIGHT];
-        packet
-            .fields
-            .extend(fields.iter().map(FieldSpec::declaration));
         ProfileDecl::Other {
             name: FILE.to_owned(),
             attributes: Vec::new(),
-            packets: vec![packet],
+            packets: vec![SPEC.declaration(&fields)],
         }
     }
 

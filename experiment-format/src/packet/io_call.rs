@@ -142,14 +142,10 @@ const FIELDS: [FieldSpec; 8] = [
 impl IoEvent {
     /// The declaration of the table of calls in the header.
     pub fn table() -> ProfileDecl {
-        let mut packet = SPEC.declaration();
-        packet
-            .fields
-            .extend(FIELDS.iter().map(FieldSpec::declaration));
         ProfileDecl::Other {
             name: FILE.to_owned(),
             attributes: Vec::new(),
-            packets: vec![packet],
+            packets: vec![SPEC.declaration(&FIELDS)],
         }
     }
 

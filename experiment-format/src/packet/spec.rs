@@ -74,8 +74,9 @@ impl<const FIELDS: usize> PacketSpec<FIELDS> {
         }
     }
 
-    pub(super) fn declaration(&self) -> PacketDecl {
-        let fields = SHARED_FIELDS.iter().chain(&self.fields);
+    /// Returns the declaration of the packet, with more fields of any size at its end.
+    pub(super) fn declaration(&self, more: &[FieldSpec]) -> PacketDecl {
+        let fields = SHARED_FIELDS.iter().chain(&self.fields).chain(more);
         PacketDecl {
             kind: self.kind,
             uname: self.uname.to_owned(),

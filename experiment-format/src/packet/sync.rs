@@ -101,18 +101,13 @@ const OBJECT_FIELD: FieldSpec = field(
 impl SyncEvent {
     /// The declaration of the table of waits in the header.
     pub fn table(threshold: SyncThreshold) -> ProfileDecl {
-        let mut packet = SPEC.declaration();
-        let fields = [REQUEST_FIELD, OBJECT_FIELD];
-        packet
-            .fields
-            .extend(fields.iter().map(FieldSpec::declaration));
         ProfileDecl::Other {
             name: FILE.to_owned(),
             attributes: vec![
                 ("threshold".to_owned(), threshold.attribute().to_string()),
                 ("scope".to_owned(), NATIVE.to_string()),
             ],
-            packets: vec![packet],
+            packets: vec![SPEC.declaration(&[REQUEST_FIELD, OBJECT_FIELD])],
         }
     }
 

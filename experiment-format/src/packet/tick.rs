@@ -107,7 +107,7 @@ pub(super) const ARRAY_FIELDS: [&str; Microstate::PER_THREAD] = [
 impl ClockTick {
     /// Returns the declaration of this packet, for [`ProfileDecl::Clock`].
     pub fn declaration() -> PacketDecl {
-        CLOCK_SPEC.declaration()
+        CLOCK_SPEC.declaration(&[])
     }
 
     /// Returns the declaration of the table of threads' ticks, which has the packet.
