@@ -1,5 +1,6 @@
 //! The options of all commands that name functions, for debug files from servers.
 
+use analysis::load::lines::LookupPaths;
 use analysis::symbol::DebuginfodUse;
 use clap::Args;
 
@@ -15,12 +16,15 @@ pub(super) struct DebuginfodArgs {
 }
 
 impl DebuginfodArgs {
-    /// Returns what the options stand for.
-    pub(super) fn resolve(self) -> DebuginfodUse {
-        match (self.debuginfod, self.no_debuginfod) {
-            (_, true) => DebuginfodUse::Never,
-            (true, _) => DebuginfodUse::Always,
-            _ => DebuginfodUse::IfNotRoot,
+    /// Returns where files are looked for, with nothing but these options.
+    pub(super) fn resolve(self) -> LookupPaths {
+        LookupPaths {
+            debuginfod: match (self.debuginfod, self.no_debuginfod) {
+                (_, true) => DebuginfodUse::Never,
+                (true, _) => DebuginfodUse::Always,
+                _ => DebuginfodUse::IfNotRoot,
+            },
+            ..LookupPaths::default()
         }
     }
 }

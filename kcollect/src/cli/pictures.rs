@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use analysis::export::folded::GroupBy;
 use analysis::export::{self, ExportFormat};
 use analysis::flame;
-use analysis::load::lines::LookupPaths;
 use analysis::model::TracedEvents;
 use clap::Args;
 
@@ -145,10 +144,7 @@ impl FlameArgs {
             ]),
             by: by(self.by.as_deref())?,
             only: self.filters.title(),
-            lookup: LookupPaths {
-                debuginfod: self.debuginfod.resolve(),
-                ..LookupPaths::default()
-            },
+            lookup: self.debuginfod.resolve(),
             file: file(self.output)?,
         })
     }
@@ -180,10 +176,7 @@ impl ExportArgs {
                 (self.live, TracedEvents::Live),
             ]),
             filter: self.filters.resolve()?,
-            lookup: LookupPaths {
-                debuginfod: self.debuginfod.resolve(),
-                ..LookupPaths::default()
-            },
+            lookup: self.debuginfod.resolve(),
             file: file(self.output)?,
         })
     }

@@ -146,8 +146,7 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
                     .map(|text| path_map(text))
                     .collect::<Result<_, _>>()?,
                 directories: typed.search_path,
-                max_debug_bytes: None,
-                debuginfod: typed.debuginfod.resolve(),
+                ..typed.debuginfod.resolve()
             },
             depth,
             min_ppm,

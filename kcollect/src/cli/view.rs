@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use analysis::load::lines::LookupPaths;
 use analysis::model::TracedEvents;
 use analysis::view::{ViewOptions, ViewOutput};
 use clap::Args;
@@ -54,10 +53,7 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
             (typed.locks, TracedEvents::Locks),
             (typed.io, TracedEvents::Io),
         ]),
-        lookup: LookupPaths {
-            debuginfod: typed.debuginfod.resolve(),
-            ..LookupPaths::default()
-        },
+        lookup: typed.debuginfod.resolve(),
         output,
     })
 }
