@@ -23,13 +23,11 @@ use crate::microstate::{Microstate, NumStates};
 use crate::units::Nanos;
 use crate::xml::write::Element;
 
-use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
 pub use heap::{HeapEvent, HeapKind, HeapRecord, WEIGHT_OF_ONE};
 pub use io_call::{IoEvent, IoKind, IoOperation, IoRecord};
-use spec::{FieldSpec, SHARED_FIELDS};
+use spec::{ARRAY_FIELDS, CLOCK_SPEC, COUNTER_SPEC, FieldSpec, SHARED_FIELDS, VALUE_FIELD};
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
-use tick::{ARRAY_FIELDS, CLOCK_SPEC};
 pub use tick::{ClockTick, Detail};
 
 /// The size of the header of every packet: `u16` total size, `u16` type.

@@ -7,8 +7,8 @@
 use crate::Result;
 use crate::error::Error;
 use crate::ids::{Pid, StackUid, Tid};
-use crate::packet::spec::{FieldSpec, PacketSpec, field};
-use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout, SharedFields};
+use crate::packet::spec::{COUNTER_SPEC, VALUE_FIELD};
+use crate::packet::{PacketDecl, PacketLayout, SharedFields};
 use crate::units::Nanos;
 
 /// The file of these packets.
@@ -47,22 +47,6 @@ pub struct CounterRecord {
     /// The number of events that it stands for; None if the packet is marked as erroneous.
     pub value: Option<u64>,
 }
-
-/// The layout of the packet, without its value.
-pub(super) const COUNTER_SPEC: PacketSpec<1> = PacketSpec::new(
-    COUNTER,
-    "Hardware counter profiling data",
-    [field(
-        "HWCTAG",
-        "Hardware counter index",
-        FieldType::Int32,
-        28,
-    )],
-);
-
-/// The field of the value.
-pub(super) const VALUE_FIELD: FieldSpec =
-    field("HWCINT", "Hardware counter interval", FieldType::Int64, 32);
 
 impl CounterEvent {
     /// Returns the declaration of this packet, for [`crate::log::ProfileDecl::Counters`].

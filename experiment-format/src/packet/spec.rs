@@ -1,9 +1,11 @@
-//! The layouts of the packets that this crate writes, as tables of fields.
+//! The layouts of packets, as tables of fields: what such a table is, and the tables by which the
+//! decoder looks up fields in advance.
 
 use crate::Result;
 use crate::error::Error;
 use crate::ids::StackUid;
-use crate::packet::{FieldDecl, FieldType, HEADER_BYTES, PacketDecl, header};
+use crate::microstate::Microstate;
+use crate::packet::{CLOCK, COUNTER, FieldDecl, FieldType, HEADER_BYTES, PacketDecl, header};
 use crate::units::Nanos;
 
 /// A field: its names, its type and its offset.
@@ -32,6 +34,39 @@ pub(super) const SHARED_FIELDS: [FieldSpec; 5] = [
     field("THRID", "Thread number", FieldType::Uint32, 20),
     field("KPID", "Process id", FieldType::Uint32, 24),
 ];
+
+/// The layout of a clock packet.
+pub(super) const CLOCK_SPEC: PacketSpec<3> = PacketSpec::new(
+    CLOCK,
+    "Clock profiling data",
+    [
+        field("MSTATE", "Thread state", FieldType::Uint32, 28),
+        field("NTICK", "Duration", FieldType::Int32, 32),
+        field("KDETAIL", "Detail", FieldType::Uint32, 36),
+    ],
+);
+
+/// The fields of a tick array that have the ticks of each state, by [`Microstate::number`]. gprofng
+/// makes the state and its ticks from them.
+pub(super) const ARRAY_FIELDS: [&str; Microstate::PER_THREAD] = [
+    "UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP",
+];
+
+/// The layout of a counter packet, without its value.
+pub(super) const COUNTER_SPEC: PacketSpec<1> = PacketSpec::new(
+    COUNTER,
+    "Hardware counter profiling data",
+    [field(
+        "HWCTAG",
+        "Hardware counter index",
+        FieldType::Int32,
+        28,
+    )],
+);
+
+/// The field of a counter packet that has the value.
+pub(super) const VALUE_FIELD: FieldSpec =
+    field("HWCINT", "Hardware counter interval", FieldType::Int64, 32);
 
 /// Returns a field.
 pub(super) const fn field(

@@ -1,5 +1,5 @@
-//! The clock packet that this crate writes, and the field names of the other kind of clock packet
-//! that it also reads.
+//! The clock packet that this crate writes. Its layout is in `spec`, with the field names of the
+//! other kind of clock packet that is also read.
 //!
 //! A [`ClockTick`] begins with the fields of all packets: CPU, time, stack, thread, process. It
 //! continues with one state, its ticks, and what is known beyond the state, a [`Detail`]. THRID has
@@ -19,8 +19,8 @@ use crate::Result;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::microstate::{Microstate, NumStates};
-use crate::packet::spec::{PacketSpec, field};
-use crate::packet::{CLOCK, FieldType, PacketDecl};
+use crate::packet::PacketDecl;
+use crate::packet::spec::CLOCK_SPEC;
 use crate::units::{Nanos, Ticks};
 
 /// A clock packet: one thread, or one CPU, spent ticks in one state with one stack.
@@ -86,23 +86,6 @@ pub(crate) const FILE: &str = "profile";
 
 /// The size of a clock packet.
 const CLOCK_BYTES: usize = 40;
-
-/// The layout of a clock packet.
-pub(super) const CLOCK_SPEC: PacketSpec<3> = PacketSpec::new(
-    CLOCK,
-    "Clock profiling data",
-    [
-        field("MSTATE", "Thread state", FieldType::Uint32, 28),
-        field("NTICK", "Duration", FieldType::Int32, 32),
-        field("KDETAIL", "Detail", FieldType::Uint32, 36),
-    ],
-);
-
-/// The fields of a tick array that have the ticks of each state, by [`Microstate::number`]. gprofng
-/// makes the state and its ticks from them.
-pub(super) const ARRAY_FIELDS: [&str; Microstate::PER_THREAD] = [
-    "UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP",
-];
 
 impl ClockTick {
     /// Returns the declaration of this packet, for [`ProfileDecl::Clock`].
