@@ -15,10 +15,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Result;
 use crate::archive::{archive_name, compressed_name};
+use crate::directory::free_bytes;
 use crate::elf::section_build_id;
 use crate::error::Error;
 use crate::file::open_regular;
-use crate::packed::free_bytes;
 
 /// The first magic number of skippable frames: RFC 8878, 3.1.2.
 const SKIPPED_FRAME: u32 = 0x184d_2a50;

@@ -35,7 +35,7 @@ pub use create::PendingFile;
 pub(crate) use create::entries;
 use create::{make_dir, make_file, remove_content};
 pub(crate) use disk_usage::MAX_DEPTH;
-pub use disk_usage::{DiskUsage, disk_usage_of};
+pub use disk_usage::{DiskUsage, disk_usage_of, free_bytes};
 pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
 pub(crate) use reopen::Identity;

@@ -23,7 +23,7 @@ pub use compress::compress_copies;
 pub use in_place::{PackStep, pack_in_place};
 pub use pack::pack;
 pub(crate) use unpack::read_log;
-pub use unpack::{free_bytes, unpack, unpack_all};
+pub use unpack::{unpack, unpack_all};
 
 /// The end of the name of a packed experiment.
 pub const SUFFIX: &str = ".er.zst";

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use crate::Result;
 use crate::address_space::RecordedAddressSpace;
 use crate::archive::ARCHIVES;
-use crate::directory;
+use crate::directory::{self, free_bytes};
 use crate::dynamic_code::{self, DynamicCodes};
 use crate::error::Error;
 use crate::file::open_regular;
@@ -33,7 +33,7 @@ use crate::log::decode::{self, Log};
 use crate::log::{LAST_SAMPLE, LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
-use crate::packed::{free_bytes, packed_file, read_log, unpack};
+use crate::packed::{packed_file, read_log, unpack};
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
     HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,

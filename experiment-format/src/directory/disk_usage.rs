@@ -1,4 +1,4 @@
-//! The disk usage of an experiment's files.
+//! The disk usage of an experiment's files, and the space that is left for more.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,8 +9,11 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::libc::{S_IFDIR, S_IFMT};
 use nix::sys::stat::{FileStat, Mode, fstatat, stat};
+use nix::sys::statvfs::statvfs;
 
 use super::create::entries;
+use crate::Result;
+use crate::error::Error;
 
 /// The directories of an experiment are no deeper than this: a subexperiment, and `archives/`.
 pub(crate) const MAX_DEPTH: u32 = 3;
@@ -39,6 +42,15 @@ pub fn disk_usage_of(path: &Path) -> io::Result<DiskUsage> {
         }
         Err(other) => Err(other.into()),
     }
+}
+
+/// Returns the bytes that are free where `directory` is.
+///
+/// # Errors
+/// A system error.
+pub fn free_bytes(directory: &Path) -> Result<u64> {
+    let stat = statvfs(directory).map_err(|errno| Error::io("examine", directory, errno))?;
+    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
 pub(super) fn disk_usage(dir: BorrowedFd<'_>) -> nix::Result<DiskUsage> {

@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag};
-use nix::sys::statvfs::statvfs;
 use tar::{Archive, Entry, EntryType};
 
 use super::pack::{kind_of, open_entry};
@@ -175,15 +174,6 @@ fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
         left = left.checked_sub(bytes).ok_or(Errno::ENOSPC)?;
     }
     Ok(())
-}
-
-/// Returns the bytes that are free where `directory` is.
-///
-/// # Errors
-/// A system error.
-pub fn free_bytes(directory: &Path) -> Result<u64> {
-    let stat = statvfs(directory).map_err(|errno| Error::io("examine", directory, errno))?;
-    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
 /// The content of an entry.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use experiment_format::archive::ARCHIVES;
 use experiment_format::copies::has_copy;
-use experiment_format::directory::disk_usage_of;
+use experiment_format::directory::{disk_usage_of, free_bytes};
 use experiment_format::error::Error;
 use experiment_format::map::MapEvent;
 use experiment_format::packed;
@@ -100,7 +100,7 @@ fn pack_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<(),
 /// value. The second is the experiment's directory.
 fn unpacked_for_now(path: &Path) -> Result<(TempDir, PathBuf), Failure> {
     let made = tempfile::tempdir().map_err(|error| Failure::of_system("TMPDIR", &error))?;
-    let free = packed::free_bytes(made.path()).map_err(|error| no_place(&error))?;
+    let free = free_bytes(made.path()).map_err(|error| no_place(&error))?;
     let done = packed::unpack_all(path, made.path(), free / 2, &mut |_| {});
     let whole = done.map_err(|error| not_unpacked(&error))?;
     Ok((made, whole))
@@ -156,7 +156,7 @@ fn objects_of(experiment: &Experiment) -> BTreeSet<String> {
 /// unpacked of it stays.
 pub fn unpack(options: &UnpackOptions, output: &mut Output) -> Result<(), Failure> {
     for file in &options.files {
-        let free = packed::free_bytes(&options.directory).map_err(|error| no_place(&error))?;
+        let free = free_bytes(&options.directory).map_err(|error| no_place(&error))?;
         let mut progress = |bytes: u64| {
             output.progress(|| format!("unpacked {}", megabytes(bytes)));
         };
