@@ -21,7 +21,8 @@ use user_collector::archive::{find_by_build_id, find_debug_file};
 
 use super::elf::{Damaged, Elf, SectionBudget};
 use super::mini;
-use super::paths::{SearchPaths, open_regular};
+use super::paths::SearchPaths;
+use super::regular_file::open_regular;
 use super::{ObjectRef, SymbolError};
 
 /// A symbol that vmlinux and kallsyms have, by which the kernel's place in memory is found.

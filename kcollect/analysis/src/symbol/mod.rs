@@ -38,6 +38,7 @@ mod mini;
 mod names;
 mod packages;
 mod paths;
+mod regular_file;
 mod split;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,8 +6,7 @@
 //!
 //! What is in none of these places may be fetched: see [`DebuginfodClient`].
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use experiment_format::archive::archive_name;
 use experiment_format::copies::open_copy;
 
 use super::debuginfod::DebuginfodClient;
+use super::regular_file::open_regular;
 
 /// The places where files are looked for.
 #[derive(Clone, Debug)]
@@ -162,14 +162,6 @@ pub struct SourceFile {
     /// Whether it is the text that was compiled: the experiment's copy, or what a server has for
     /// the build id. A file of this machine may have changed since, as its modification time shows.
     pub as_compiled: bool,
-}
-
-/// Opens a regular file, without waiting for a pipe's writer.
-pub(super) fn open_regular(path: &Path) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
 }
 
 #[cfg(test)]

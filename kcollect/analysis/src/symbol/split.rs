@@ -17,7 +17,8 @@ use typed_arena::Arena;
 
 use super::elf::{Elf, SectionBudget};
 use super::meter::{Meter, Metered};
-use super::paths::{SearchPaths, open_regular};
+use super::paths::SearchPaths;
+use super::regular_file::open_regular;
 
 type Sections<'a> = Dwarf<Metered<'a>>;
 

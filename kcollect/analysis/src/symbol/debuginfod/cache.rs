@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::Wanted;
 use super::download::FetchError;
-use crate::symbol::paths::open_regular;
+use crate::symbol::regular_file::open_regular;
 
 /// How long a file counts as missing if there is no file [`MISSING_FOR`].
 const DEFAULT_MISSING_FOR: Duration = Duration::from_secs(600);
