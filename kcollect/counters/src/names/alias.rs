@@ -28,21 +28,3 @@ pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
         .find(|(alias, ..)| *alias == name)
         .map(|(_, event, title)| (*event, *title))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::generic;
-
-    #[test]
-    fn every_alias_is_a_generic_event() {
-        for (alias, event, _) in ALIASES {
-            assert!(generic::hardware(event).is_some(), "{alias}");
-            assert!(
-                alias == event || generic::hardware(alias).is_none(),
-                "{alias} is taken"
-            );
-            assert!(generic::software(alias).is_none(), "{alias} is taken");
-        }
-    }
-}

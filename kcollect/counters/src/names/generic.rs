@@ -5,8 +5,6 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::names::cache;
-
 /// One of the kernel's generic events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenericEvent {
@@ -136,10 +134,11 @@ pub(crate) const SOFTWARE: [NamedId; 12] = [
     (&["dummy"], "Nothing", sys::PERF_COUNT_SW_DUMMY),
 ];
 
-/// Returns the event of the CPU or of its caches that has this name.
+/// Returns the event of the CPU that has this name; events of its caches are in
+/// [`cache`](crate::names::cache).
 #[must_use]
 pub fn hardware(name: &str) -> Option<GenericEvent> {
-    find(&HARDWARE, sys::PERF_TYPE_HARDWARE, name).or_else(|| cache::find(name))
+    find(&HARDWARE, sys::PERF_TYPE_HARDWARE, name)
 }
 
 /// Returns the event of the kernel that has this name.
@@ -162,12 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn branch_misses_are_not_a_cache_event() {
-        assert_eq!(
-            hardware("branch-misses").unwrap().kind,
-            sys::PERF_TYPE_HARDWARE
-        );
-        assert_eq!(hardware("branches").unwrap().config, 4);
+    fn only_clocks_of_the_kernel_are_times() {
         assert!(software("task-clock").unwrap().is_time());
         assert!(!software("cs").unwrap().is_time());
         assert!(!hardware("cycles").unwrap().is_time());

@@ -5,7 +5,7 @@ use perf_event_open_sys::bindings as sys;
 use crate::names::event::{Encoding, PerfEvent};
 use crate::names::generic::GenericEvent;
 use crate::names::sysfs::pmu::Pmu;
-use crate::names::{alias, generic};
+use crate::names::{alias, cache, generic};
 
 /// An event, with the PMU whose fields its attributes may set.
 pub(crate) struct ResolvedEvent<'a> {
@@ -16,13 +16,18 @@ pub(crate) struct ResolvedEvent<'a> {
 /// Returns the generic event of this name or alias.
 pub(crate) fn generic_event(name: &str) -> Option<GenericEvent> {
     if let Some((event, title)) = alias::find(name) {
-        let event = generic::hardware(event)?;
+        let event = hardware(event)?;
         return Some(GenericEvent {
             title: title.to_owned(),
             ..event
         });
     }
-    generic::hardware(name).or_else(|| generic::software(name))
+    hardware(name).or_else(|| generic::software(name))
+}
+
+/// Returns the event of the CPU or of its caches that has this name.
+fn hardware(name: &str) -> Option<GenericEvent> {
+    generic::hardware(name).or_else(|| cache::find(name))
 }
 
 /// Returns the encoding of a generic event. `pmu` is the PMU of its kind of core on machines with
@@ -67,5 +72,31 @@ pub(crate) fn plain_event<'a>(title: &str, encoding: Encoding) -> ResolvedEvent<
             is_time: false,
         },
         pmu: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_alias_is_a_generic_event() {
+        for (alias, event, _) in alias::ALIASES {
+            assert!(hardware(event).is_some(), "{alias}");
+            assert!(
+                alias == event || hardware(alias).is_none(),
+                "{alias} is taken"
+            );
+            assert!(generic::software(alias).is_none(), "{alias} is taken");
+        }
+    }
+
+    #[test]
+    fn branch_misses_are_not_a_cache_event() {
+        assert_eq!(
+            hardware("branch-misses").unwrap().kind,
+            sys::PERF_TYPE_HARDWARE
+        );
+        assert_eq!(hardware("branches").unwrap().config, 4);
     }
 }
