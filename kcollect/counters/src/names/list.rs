@@ -124,17 +124,6 @@ pub fn list_counters(
     }
 }
 
-/// Returns every name without a colon that an event can have, for suggestions.
-pub(crate) fn event_names(root: &Root) -> Vec<String> {
-    let aliases = alias::ALIASES.iter().map(|(alias, ..)| *alias);
-    let rows = generic::HARDWARE.iter().chain(&generic::SOFTWARE);
-    let generic = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
-    let generic = generic.map(str::to_owned).chain(cache::names());
-    generic
-        .chain(pmu::all(root).iter().flat_map(pmu::Pmu::events))
-        .collect()
-}
-
 impl Listing {
     /// Returns the list as text, with lines of at most `width` columns. None: lines of any length,
     /// as for a pipe.

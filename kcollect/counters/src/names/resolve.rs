@@ -28,7 +28,7 @@ use crate::names::resolved::{
 use crate::names::sysfs::pmu::{self, Pmu};
 use crate::names::sysfs::tracepoint::Tracepoints;
 use crate::names::terms::terms;
-use crate::names::{attributes, breakpoint, list};
+use crate::names::{alias, attributes, breakpoint, cache, generic};
 
 /// Returns the events that a counter means; at least one.
 ///
@@ -139,8 +139,19 @@ fn split_modifiers<'t, 'a>(
     let wanted = if letters { before } else { name };
     Err(CounterError::NoEvent {
         name: wanted.to_owned(),
-        nearest: nearest(list::event_names(root), wanted),
+        nearest: nearest(event_names(root), wanted),
     })
+}
+
+/// Returns every name without a colon that an event can have, for suggestions.
+fn event_names(root: &Root) -> Vec<String> {
+    let aliases = alias::ALIASES.iter().map(|(alias, ..)| *alias);
+    let rows = generic::HARDWARE.iter().chain(&generic::SOFTWARE);
+    let generic = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
+    let generic = generic.map(str::to_owned).chain(cache::names());
+    generic
+        .chain(pmu::all(root).iter().flat_map(Pmu::events))
+        .collect()
 }
 
 /// Returns the events of a name without modifiers, slashes or group. None: no such event.
