@@ -8,11 +8,9 @@
 //! hardware has too few, the kernel multiplexes them. So no counter here locks out another program,
 //! or becomes invalid because of one, as a set of libcpc does when cpustat is started.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use experiment_format::ids::Tid;
 use experiment_format::units::Nanos;
 use host::machine::online_cpus;
 use nix::unistd::read;
@@ -22,28 +20,7 @@ use perf_event_open_sys::{ioctls, perf_event_open};
 use crate::names::event::PerfEvent;
 use crate::perf::reading::CounterValue;
 use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
-
-/// The thread or CPU of a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CounterScope {
-    /// A thread, on every CPU; 0 is the calling thread.
-    Thread(Tid),
-    /// A thread, on this CPU only.
-    ThreadOn(Tid, u32),
-    /// A CPU, with all threads that run on it.
-    Cpu(u32),
-}
-
-impl fmt::Display for CounterScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CounterScope::Thread(tid) | CounterScope::ThreadOn(tid, _) => {
-                write!(f, "on thread {tid}")
-            }
-            CounterScope::Cpu(cpu) => write!(f, "on CPU {cpu}"),
-        }
-    }
-}
+use crate::perf::scope::CounterScope;
 
 /// The threads that inherit a counter: those that a thread starts after the counter was opened, and
 /// those that they start.
@@ -338,6 +315,7 @@ fn check(result: i32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::ids::Tid;
 
     use super::*;
     use crate::names::page_faults;

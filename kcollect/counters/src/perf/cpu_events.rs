@@ -9,7 +9,8 @@ use experiment_format::units::Nanos;
 use perf_event_open_sys::{bindings as sys, ioctls};
 
 use crate::names::event::CounterRequest;
-use crate::perf::counter::{CounterScope, open_event};
+use crate::perf::counter::open_event;
+use crate::perf::scope::CounterScope;
 
 /// Opens the clock of one CPU. It fires every `period_ns`, on an hrtimer, whether the CPU is busy
 /// or idle. It is disabled until a BPF program is attached.

@@ -1,8 +1,8 @@
 //! Events, opened with `perf_event_open(2)`: counters, sets of counters, and the records they
 //! write.
 //!
-//! * [`counter`] is one open event of a thread or a CPU, and the only use of the system call.
-//!   [`refusal`] is why the kernel did not open it, and [`retry`] waits for a counter in use.
+//! * [`counter`] is one open event, and the only use of the system call. [`scope`] is its thread or
+//!   CPU, [`refusal`] is why the kernel did not open it, and [`retry`] waits for a counter in use.
 //! * [`set`] opens several events together; a [`bound_set`] of them counts. [`reading`] is what was
 //!   read from it, with the arithmetic of counts. [`overflow`] has the overflows of a set's
 //!   counters.
@@ -24,4 +24,5 @@ pub mod records;
 pub mod refusal;
 pub mod retry;
 pub mod ring;
+pub mod scope;
 pub mod set;

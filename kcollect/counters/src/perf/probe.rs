@@ -7,7 +7,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use experiment_format::ids::Tid;
 
 use crate::names::event::Encoding;
-use crate::perf::counter::{CounterScope, open_event};
+use crate::perf::counter::open_event;
+use crate::perf::scope::CounterScope;
 
 /// More counters than any CPU has.
 const MAX_GROUP_COUNTERS: usize = 64;

@@ -16,7 +16,7 @@ use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
 use crate::names::event::PerfEvent;
-use crate::perf::counter::CounterScope;
+use crate::perf::scope::CounterScope;
 
 /// A counter that the kernel did not open, by reason. Displayed without its hint, which is
 /// [`Refusal::hint`].

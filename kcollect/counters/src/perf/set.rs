@@ -19,9 +19,10 @@ use experiment_format::ids::{Pid, Tid};
 
 use crate::names::event::PerfEvent;
 use crate::perf::bound_set::{BoundSet, stop_at_overflow};
-use crate::perf::counter::{CounterScope, Inherit, OpenCounter, OpenOptions, Start};
+use crate::perf::counter::{Inherit, OpenCounter, OpenOptions, Start};
 use crate::perf::overflow::OverflowRing;
 use crate::perf::refusal::Refusal;
+use crate::perf::scope::CounterScope;
 
 /// Maximum number of times that the threads of a process are listed until none is new.
 const MAX_LISTINGS: u32 = 100;

@@ -53,7 +53,7 @@ use perf_event_open_sys::bindings as sys;
 use super::lifetimes::LiveCounters;
 use crate::names::event::{Encoding, PerfEvent};
 use crate::perf::counter::{
-    CounterScope, Inherit, OpenCounter, OpenOptions, Start, add_thread_and_time, open_event,
+    Inherit, OpenCounter, OpenOptions, Start, add_thread_and_time, open_event,
 };
 use crate::perf::exit_counts::ExitCountRing;
 use crate::perf::order::TimeOrder;
@@ -61,6 +61,7 @@ use crate::perf::reading::CounterValue;
 use crate::perf::records::{TaskRecord, decode, split_records};
 use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use crate::perf::ring::PerfRing;
+use crate::perf::scope::CounterScope;
 use crate::perf::set::threads_of;
 
 /// The pages of a CPU's ring for forks, execs and exits, as a power of two.

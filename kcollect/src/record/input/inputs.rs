@@ -13,10 +13,10 @@ use bpf::{
 use bpf_abi::layout::MAX_COUNTERS;
 use bpf_abi::{CapturedStack, CodeFile, CpuCounts, Record, ThreadName};
 use counters::names::event::CounterRequest;
-use counters::perf::counter::CounterScope;
 use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
+use counters::perf::scope::CounterScope;
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
