@@ -15,7 +15,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,37 +25,15 @@ use experiment_format::directory::ExperimentDir;
 use experiment_format::text::printable;
 
 use super::stats::{ArchiveStats, LeftOut};
-use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_priority};
+use super::worker::{
+    ArchiveJob, ArchiveRequest, ArchiveWorker, JobResult, SourceCopies, lower_priority,
+    set_priority,
+};
 use crate::files::InvokingUser;
-use experiment_format::elf::ElfSource;
 use experiment_format::units::Nanos;
 
 /// Longest wait for the current file after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
-
-/// The source files that are archived in addition to the load objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceCopies {
-    /// No source files.
-    None,
-    /// Source files of lines that are in stacks.
-    Used,
-    /// All source files that the line tables name.
-    All,
-}
-
-/// A load object to be archived.
-#[derive(Debug)]
-pub struct ArchiveRequest {
-    /// Its name in `map.xml`.
-    pub name: String,
-    /// Its path in the processes that map it.
-    pub path: PathBuf,
-    /// Its content.
-    pub content: ElfSource,
-    /// The root directory of a process that maps it, where that is not ours.
-    pub root: Option<OwnedFd>,
-}
 
 /// The handle of the thread. When it is dropped the thread gives up, without a wait.
 #[derive(Debug)]
@@ -242,6 +219,7 @@ mod tests {
 
     use experiment_format::archive::{ARCHIVES, archive_name};
     use experiment_format::directory::NameRequest;
+    use experiment_format::elf::ElfSource;
 
     use super::*;
 

@@ -35,11 +35,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use experiment_format::directory::{ExperimentDir, PendingFile};
 use experiment_format::text::printable;
 
-pub use archiver::{ArchiveRequest, Archiver, SourceCopies};
+pub use archiver::Archiver;
 pub use debug_file::{find_by_build_id, find_debug_file};
 pub use sources::{SourceLines, archive_source, source_paths};
 pub use stats::{ArchiveStats, LeftOut};
-pub use worker::MAX_ARCHIVE_BYTES;
+pub use worker::{ArchiveRequest, MAX_ARCHIVE_BYTES, SourceCopies};
 
 use crate::files::InvokingUser;
 use object_file::ObjectFile;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,6 @@ use experiment_format::archive::archive_name;
 use experiment_format::directory::{Build, ExperimentDir};
 use nix::sys::statvfs::fstatvfs;
 
-use super::archiver::{ArchiveRequest, SourceCopies};
 use super::{
     ArchiveError, MAX_COPIED_FILE_BYTES, SourceLines, archive_object, archive_source,
     find_debug_file, source_paths, vdso,
@@ -32,6 +31,30 @@ pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 const ARCHIVER_NICE: i32 = 19;
 /// Min bytes of a build id that identifies the content: linkers make hashes of 8 to 20 bytes.
 const MIN_BUILD_ID: usize = 8;
+
+/// The source files that are archived in addition to the load objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceCopies {
+    /// No source files.
+    None,
+    /// Source files of lines that are in stacks.
+    Used,
+    /// All source files that the line tables name.
+    All,
+}
+
+/// A load object to be archived.
+#[derive(Debug)]
+pub struct ArchiveRequest {
+    /// Its name in `map.xml`.
+    pub name: String,
+    /// Its path in the processes that map it.
+    pub path: PathBuf,
+    /// Its content.
+    pub content: ElfSource,
+    /// The root directory of a process that maps it, where that is not ours.
+    pub root: Option<OwnedFd>,
+}
 
 /// A job of the thread.
 #[derive(Debug)]
