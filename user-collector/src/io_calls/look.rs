@@ -208,7 +208,7 @@ fn endpoint(text: &str) -> Option<String> {
             word.to_ne_bytes()
         })
         .collect();
-    super::descriptors::endpoint(&bytes, port)
+    super::address::endpoint(&bytes, port)
 }
 
 /// Returns the inode and the name of a socket in a line of `/proc/net/unix`.

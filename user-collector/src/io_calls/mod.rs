@@ -4,8 +4,10 @@
 //! [`calls`] lists the calls. [`descriptors`] follows the descriptors of one process from call to
 //! call. [`tables`] has the processes, some of which share their descriptors. [`look`] finds the
 //! names of others in the process's `/proc`. [`registered`] has the files of `io_uring` that have
-//! no descriptor. [`interrupted`] holds calls that a signal has interrupted.
+//! no descriptor. [`interrupted`] holds calls that a signal has interrupted. `address` has the
+//! addresses of sockets as text.
 
+mod address;
 pub mod calls;
 pub mod descriptors;
 pub mod interrupted;
