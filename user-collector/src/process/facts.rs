@@ -17,13 +17,11 @@ use experiment_format::units::Nanos;
 
 use super::cgroup::Cgroup;
 use super::command_line::quoted;
-use super::proc_dir::ProcDir;
+use super::proc_dir::{MAX_PROC_FILE_BYTES, ProcDir};
 use super::proc_files::{numbers_of, relatives_of, start_ticks_of, user_ids_of};
 
 /// Max bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Max bytes of the other files: a process may have 65,536 groups, which are in its `status`.
-pub(crate) const MAX_PROC_FILE_BYTES: usize = 1 << 20;
 
 /// Variables in which launchers of parallel programs put the rank, the most reliable first: a
 /// launcher's own variable before the variable that the resource manager sets too.

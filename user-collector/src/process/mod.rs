@@ -18,11 +18,11 @@ pub use cgroup::Cgroup;
 pub use cgroup_names::CgroupNames;
 pub use command_line::quoted;
 pub use container::{Container, ContainerRuntime, container_of};
-pub(crate) use facts::MAX_PROC_FILE_BYTES;
 pub use facts::{ExitFacts, MAX_TEXT_BYTES, ProcessFacts, rank_of};
 pub use instance::ProcessInstance;
 pub use lineage::{DirectoryNames, Lineages};
 pub use parent_maps::{ParentMap, maps_at_fork, maps_of_ancestors};
+pub(crate) use proc_dir::MAX_PROC_FILE_BYTES;
 pub use proc_dir::{
     ProcDir, any_without_leader, has_living_thread, process_directory, thread_directory,
     thread_with_memory,

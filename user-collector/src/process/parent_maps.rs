@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 
 use experiment_format::ids::Pid;
 
-use super::facts::MAX_PROC_FILE_BYTES;
-use super::proc_dir::{ProcDir, process_directory};
+use super::proc_dir::{MAX_PROC_FILE_BYTES, ProcDir, process_directory};
 use super::proc_files::{numbers_of, relatives_of, start_ticks_of};
 
 /// Max generations whose maps are used.

@@ -21,8 +21,9 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
 use nix::sys::stat::Mode;
 
-use super::facts::MAX_PROC_FILE_BYTES;
-
+/// Max bytes of a file whose text is the kernel's own: a process may have 65,536 groups, which are
+/// in its `status`.
+pub(crate) const MAX_PROC_FILE_BYTES: usize = 1 << 20;
 /// The flags with which a directory is held.
 const DIRECTORY: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
