@@ -27,8 +27,7 @@ use user_collector::process::{ProcessTable, has_living_thread, instance_of};
 
 use super::activity::ThreadActivity;
 use super::archives;
-use super::input::event::InputEvent;
-use super::input::hotplug::CpuChange;
+use super::input::event::{CpuChange, InputEvent};
 use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
 use super::route::Router;

@@ -22,7 +22,7 @@ use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
-use super::input::rotation::Rotation;
+use super::input::event::Rotation;
 use super::input::totals::Totals;
 use super::keep;
 use super::route::{Beginning, Router};

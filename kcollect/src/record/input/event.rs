@@ -1,13 +1,12 @@
 //! Events: anything that happened at an instant, from whichever input.
 
-use bpf_abi::Record;
+use bpf_abi::{Record, UserReturnRecord};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use user_collector::space::Mapping;
 
-use super::hotplug::CpuChange;
-use super::rotation::Rotation;
 use super::sideband::SidebandEvent;
+use super::totals::Totals;
 
 /// Anything that happened at an instant.
 #[derive(Clone, Debug)]
@@ -54,4 +53,28 @@ pub enum InputEvent {
         /// Why it was taken.
         label: &'static str,
     },
+}
+
+/// A CPU that came online or went offline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuChange {
+    /// Its id.
+    pub cpu: u32,
+    /// Whether it came online.
+    pub online: bool,
+}
+
+/// The instant at which one experiment of a recording ends and the next one begins.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all other events of that
+    /// instant.
+    pub at_ns: Nanos,
+    /// Whether recording was on.
+    pub recording: bool,
+    /// What had been counted by then.
+    pub totals: Totals,
+    /// The first return to user mode of each thread after the rotation: its stack may belong to
+    /// what the thread did before the rotation.
+    pub returns: Vec<UserReturnRecord>,
 }

@@ -4,19 +4,10 @@ use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::machine::{self, CpuSet};
 
-use super::event::InputEvent;
+use super::event::{CpuChange, InputEvent};
 use super::inputs::{Inputs, no_cpus, refused};
 use super::load_failure::bpf_failure;
 use super::sideband;
-
-/// A CPU that came online or went offline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CpuChange {
-    /// Its id.
-    pub cpu: u32,
-    /// Whether it came online.
-    pub online: bool,
-}
 
 impl Inputs {
     /// Opens the inputs of CPUs that came online and closes the inputs of CPUs that went offline.

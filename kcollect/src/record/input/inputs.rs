@@ -27,14 +27,14 @@ use user_collector::io_calls::traced_calls;
 use user_collector::process::any_without_leader;
 use user_collector::space::{Mapping, mapping_at};
 
-use super::event::InputEvent;
+use super::event::{InputEvent, Rotation};
 use super::load_failure::bpf_failure;
 use super::reader::{Bytes, Reader};
-use super::rotation::{Rotation, first_returns};
+use super::rotation::first_returns;
 use super::self_test::{Counts, Expected, Phases, Report, SelfTest};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
-use super::totals::Totals;
+use super::totals::{CpuTime, Totals};
 use crate::plan::{HeapTracing, Plan};
 
 /// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
@@ -43,16 +43,6 @@ const SETTLED_NS: Nanos = Nanos::from_millis(100);
 
 /// Longest time over which the starts of the clocks are spread, however long the interval is.
 const MAX_CLOCK_SPREAD: Duration = Duration::from_millis(100);
-
-/// The recorded time of a CPU.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuTime {
-    /// How long its ticks were recorded, nanoseconds.
-    pub recorded_ns: Nanos,
-    /// The start of the time that is not in `recorded_ns` yet.
-    pub(super) since_ns: Option<Nanos>,
-    pub(super) has_clock: bool,
-}
 
 /// A file whose unwind table the BPF programs did not have.
 #[derive(Debug)]
@@ -616,25 +606,6 @@ impl Inputs {
         for (time, event) in snapshot::processes(self.follows) {
             self.order.push(time, event);
         }
-    }
-}
-
-impl CpuTime {
-    /// Returns the time recorded since an earlier one.
-    pub(super) fn since(self, before: &CpuTime) -> CpuTime {
-        CpuTime {
-            recorded_ns: self.recorded_ns.saturating_sub(before.recorded_ns),
-            ..self
-        }
-    }
-
-    /// Adds the time since the last change if the CPU was recorded in it. `recording` is whether it
-    /// is recorded from `now_ns` on.
-    pub(super) fn change(&mut self, now_ns: Nanos, recording: bool) {
-        if let Some(since) = self.since_ns.take() {
-            self.recorded_ns += now_ns.saturating_sub(since);
-        }
-        self.since_ns = recording.then_some(now_ns);
     }
 }
 

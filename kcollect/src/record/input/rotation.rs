@@ -1,4 +1,5 @@
-//! A rotation as an event: one experiment of a recording ends and the next one begins.
+//! The first returns to user mode after a rotation, whose stacks may belong to what the threads did
+//! before it.
 
 use std::collections::HashSet;
 
@@ -8,22 +9,6 @@ use experiment_format::units::Nanos;
 
 use super::event::InputEvent;
 use super::sideband::SidebandEvent;
-use super::totals::Totals;
-
-/// The instant at which one experiment of a recording ends and the next one begins.
-#[derive(Clone, Debug)]
-pub struct Rotation {
-    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all other events of that
-    /// instant.
-    pub at_ns: Nanos,
-    /// Whether recording was on.
-    pub recording: bool,
-    /// What had been counted by then.
-    pub totals: Totals,
-    /// The first return to user mode of each thread after the rotation: its stack may belong to
-    /// what the thread did before the rotation.
-    pub returns: Vec<UserReturnRecord>,
-}
 
 /// The first return to user mode of each thread among the events after a rotation, which may be in
 /// any order. Processes that had mapped something new by then are left out: their stacks have to be

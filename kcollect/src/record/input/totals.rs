@@ -3,8 +3,17 @@
 
 use bpf::OverflowCounts;
 use bpf_abi::CpuCounts;
+use experiment_format::units::Nanos;
 
-use super::inputs::CpuTime;
+/// The recorded time of a CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// How long its ticks were recorded, nanoseconds.
+    pub recorded_ns: Nanos,
+    /// The start of the time that is not in `recorded_ns` yet.
+    pub(super) since_ns: Option<Nanos>,
+    pub(super) has_clock: bool,
+}
 
 /// Counts since the beginning of the recording.
 #[derive(Clone, Debug, Default)]
@@ -60,10 +69,27 @@ impl Totals {
     }
 }
 
+impl CpuTime {
+    /// Returns the time recorded since an earlier one.
+    fn since(self, before: &CpuTime) -> CpuTime {
+        CpuTime {
+            recorded_ns: self.recorded_ns.saturating_sub(before.recorded_ns),
+            ..self
+        }
+    }
+
+    /// Adds the time since the last change if the CPU was recorded in it. `recording` is whether it
+    /// is recorded from `now_ns` on.
+    pub(super) fn change(&mut self, now_ns: Nanos, recording: bool) {
+        if let Some(since) = self.since_ns.take() {
+            self.recorded_ns += now_ns.saturating_sub(since);
+        }
+        self.since_ns = recording.then_some(now_ns);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use experiment_format::units::Nanos;
-
     use super::*;
 
     #[test]

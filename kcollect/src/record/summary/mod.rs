@@ -32,8 +32,8 @@ pub use self::traced::{
 };
 use crate::plan::{Archive, HeapTracing, Interval, Plan};
 use crate::record::dispatch::Dispatcher;
-use crate::record::input::inputs::{CpuTime, Inputs};
-use crate::record::input::totals::Totals;
+use crate::record::input::inputs::Inputs;
+use crate::record::input::totals::{CpuTime, Totals};
 use crate::record::problem::Problem;
 use crate::record::user::UserSpace;
 
