@@ -16,6 +16,7 @@ use bpf_abi::layout::{
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use host::machine;
+use nix::time::{ClockId, clock_getcpuclockid};
 use user_collector::allocators::{Allocator, FoundUsdt};
 use user_collector::objects::{self, ObjectId};
 use user_collector::process::thread_with_memory;
@@ -23,7 +24,6 @@ use user_collector::space::Mapping;
 
 use super::TracedAllocators;
 use super::budget::{ProcessBudget, TraceLevel};
-use super::watch::cpu_time;
 
 /// Max files with an allocator that are kept open.
 const MAX_FILES: usize = 64;
@@ -402,4 +402,11 @@ impl TracedAllocators {
 /// Returns a path of an open file by which the kernel finds the file itself.
 fn open_path(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Returns the CPU time of a process. None: it is gone.
+pub(super) fn cpu_time(pid: Pid) -> Option<Nanos> {
+    let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(pid.as_raw())).ok()?;
+    let time = ClockId::now(clock).ok()?;
+    Some(Nanos::from(std::time::Duration::from(time)))
 }

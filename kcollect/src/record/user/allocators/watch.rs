@@ -5,13 +5,12 @@ use experiment_format::ids::Pid;
 use experiment_format::text::printable;
 use experiment_format::units::Nanos;
 use host::machine;
-use nix::time::{ClockId, clock_getcpuclockid};
 use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
 use super::budget::{CHECK_INTERVAL_NS, ProbeCosts, Reduced, TraceLevel, UsedUp};
 use super::costs;
-use super::probes::ProbedAllocators;
+use super::probes::{ProbedAllocators, cpu_time};
 use crate::record::route::Router;
 use crate::record::user::UserSpace;
 
@@ -110,13 +109,6 @@ impl TracedAllocators {
         self.reduce_to(pid, reduced);
         self.changed(pid);
     }
-}
-
-/// Returns the CPU time of a process. None: it is gone.
-pub(super) fn cpu_time(pid: Pid) -> Option<Nanos> {
-    let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(pid.as_raw())).ok()?;
-    let time = ClockId::now(clock).ok()?;
-    Some(Nanos::from(std::time::Duration::from(time)))
 }
 
 impl UserSpace {
