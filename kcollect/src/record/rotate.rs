@@ -10,7 +10,6 @@
 //! switch after it, or by the iteration over all threads if that is earlier (bpf/c/rotation.h). So
 //! nothing is missed.
 
-use std::path::Path;
 use std::time::Duration;
 
 use experiment_format::directory::{DirectoryState, ExperimentDir};
@@ -23,33 +22,10 @@ use host::signals::SignalRequest;
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
 use super::input::event::Rotation;
-use super::input::totals::Totals;
 use super::keep;
 use super::route::{Beginning, Router};
-use super::session::Session;
+use super::session::{Began, Session, recording_into};
 use super::summary::OwnStart;
-
-/// The state at the start of an experiment.
-#[derive(Debug)]
-pub(super) struct Began {
-    /// When, CLOCK_MONOTONIC nanoseconds.
-    pub(super) at_ns: Nanos,
-    /// What had been counted by then.
-    pub(super) totals: Totals,
-    /// From when kcollect's own CPU time counts as its own.
-    pub(super) own: OwnStart,
-}
-
-impl Began {
-    /// The state at the start of a recording's first experiment.
-    pub(super) fn first(at_ns: Nanos, own: OwnStart) -> Began {
-        Began {
-            at_ns,
-            totals: Totals::default(),
-            own,
-        }
-    }
-}
 
 impl Session<'_> {
     /// Ends recording into the current experiment, if it is time.
@@ -177,11 +153,6 @@ impl Session<'_> {
         archiving::finish(&mut self.dispatcher, &mut self.service, give_up, output);
         self.write_summary(rotation.at_ns, Some(&mut summary));
     }
-}
-
-/// The service's status, as `systemctl status` shows it.
-pub(super) fn recording_into(path: &Path) -> String {
-    format!("recording into {}", path.display())
 }
 
 /// The next instant after `time_ns` on the grid with this period whose last instant was `due`.

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use experiment_format::units::Nanos;
-use host::exit::{ExitKind, Failure};
-use host::machine::{self, after, now};
+use host::exit::Failure;
+use host::machine::{after, now};
 use host::output::Output;
 use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,11 +17,10 @@ use super::kernel::periodic::PERIODIC;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::problem::Problem;
-use super::session::Session;
+use super::session::{SHORTEST_ROUND_NS, Session, not_published};
 use super::summary::own_use;
 use super::user::UserSpace;
 use super::wall_clock::WallClock;
-use crate::plan::Plan;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
 /// Until a process is published the BPF programs copy its stacks.
@@ -29,19 +28,6 @@ const PUBLISH_INTERVAL_NS: Nanos = Nanos::from_millis(20);
 
 /// Closing that takes longer than this is reported, nanoseconds.
 const CLOSING_NS: Nanos = Nanos::from_millis(500);
-
-/// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
-pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
-
-/// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
-/// reopen their logs; with a terminal, SIGHUP means that the terminal is gone.
-pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
-    if plan.rotate.is_some() && !machine::has_terminal() {
-        SignalRequest::Rotate
-    } else {
-        SignalRequest::Stop
-    }
-}
 
 impl Session<'_> {
     /// Waits until a deadline, a signal, or the inputs wake it, which they do not before
@@ -385,16 +371,4 @@ fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], deadline: Nanos) -
     // An interrupted wait is a signal, which is handled next.
     let _ = poll(&mut fds, timeout);
     fds.map(|fd| fd.any().unwrap_or(false))
-}
-
-/// The failure if this machine does not have something.
-pub(super) fn unavailable(message: String) -> Failure {
-    let hint = "`kcollect doctor` says what is missing";
-    Failure::new(ExitKind::Unavailable, message, hint)
-}
-
-/// Returns the failure of what could not be published to the BPF programs.
-pub(super) fn not_published(error: bpf::Error) -> Failure {
-    let hint = "`kcollect doctor` says what is missing; -F off follows no process";
-    Failure::new(ExitKind::Unavailable, error.to_string(), hint)
 }

@@ -5,13 +5,13 @@
 //! before the first tick, and the experiment can be opened before it holds one.
 
 use std::iter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Tid;
 use experiment_format::units::Nanos;
-use host::exit::{Failure, spawn_code};
+use host::exit::{ExitKind, Failure, spawn_code};
 use host::load;
 use host::machine::{self, after, now};
 use host::output::Output;
@@ -26,14 +26,13 @@ use super::governor::Governor;
 use super::hardening::priority::{RaisedPriority, no_priority};
 use super::hardening::privileges::{self, Requirements};
 use super::input::inputs::Inputs;
+use super::input::totals::Totals;
 use super::kernel::code::KernelCode;
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::packing::Packer;
 use super::pause::PauseReasons;
 use super::problem::Problem;
 use super::process_limits::{enough_address_space, enough_descriptors};
-use super::rotate::{Began, recording_into};
-use super::round::{SHORTEST_ROUND_NS, hang_up, not_published, unavailable};
 use super::route::{Beginning, Router};
 use super::summary::OwnStart;
 use super::targets::check_targets;
@@ -43,6 +42,9 @@ use crate::plan::Plan;
 
 /// From one round of maintenance to the next, nanoseconds.
 const ROUND_NS: Nanos = Nanos::from_millis(200);
+
+/// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
+pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 
 /// Records as planned, with these counters. Returns the exit code: the load's, or 0.
 ///
@@ -107,6 +109,28 @@ pub(super) struct Session<'a> {
     pub(super) problems: Vec<Problem>,
     /// A user stack of the self-test's thread has arrived.
     pub(super) has_own_stack: bool,
+}
+
+/// The state at the start of an experiment.
+#[derive(Debug)]
+pub(super) struct Began {
+    /// When, CLOCK_MONOTONIC nanoseconds.
+    pub(super) at_ns: Nanos,
+    /// What had been counted by then.
+    pub(super) totals: Totals,
+    /// From when kcollect's own CPU time counts as its own.
+    pub(super) own: OwnStart,
+}
+
+impl Began {
+    /// The state at the start of a recording's first experiment.
+    pub(super) fn first(at_ns: Nanos, own: OwnStart) -> Began {
+        Began {
+            at_ns,
+            totals: Totals::default(),
+            own,
+        }
+    }
 }
 
 impl<'a> Session<'a> {
@@ -266,4 +290,31 @@ fn begin(
         inputs.push_recording(true, started);
     }
     Ok(started)
+}
+
+/// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
+/// reopen their logs; with a terminal, SIGHUP means that the terminal is gone.
+fn hang_up(plan: &Plan) -> SignalRequest {
+    if plan.rotate.is_some() && !machine::has_terminal() {
+        SignalRequest::Rotate
+    } else {
+        SignalRequest::Stop
+    }
+}
+
+/// The service's status, as `systemctl status` shows it.
+pub(super) fn recording_into(path: &Path) -> String {
+    format!("recording into {}", path.display())
+}
+
+/// The failure if this machine does not have something.
+fn unavailable(message: String) -> Failure {
+    let hint = "`kcollect doctor` says what is missing";
+    Failure::new(ExitKind::Unavailable, message, hint)
+}
+
+/// Returns the failure of what could not be published to the BPF programs.
+pub(super) fn not_published(error: bpf::Error) -> Failure {
+    let hint = "`kcollect doctor` says what is missing; -F off follows no process";
+    Failure::new(ExitKind::Unavailable, error.to_string(), hint)
 }
