@@ -89,8 +89,9 @@ fn root_alone_a_process_without_its_first_thread_is_read_from_another() -> Resul
 
 /// The first thread has exited before the recording begins.
 #[test]
-fn root_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
-    let _machine = Shared::take()?;
+fn root_alone_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
+    // Other recordings would set their probes in another way.
+    let _machine = Exclusive::take()?;
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), [b'x'; 16])?;
     let path = file.path().to_str().context("a path that is text")?;
