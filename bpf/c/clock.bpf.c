@@ -134,6 +134,15 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
+/* Keeps kc_clock_tick of this CPU from counting, or lets it: for programs that count with
+ * interrupts on. A boundary whose firing is skipped is counted by whatever counts next. */
+static __always_inline void set_settling(struct cpu_stats *stats, __u64 settling)
+{
+	asm volatile("" ::: "memory");
+	*(volatile __u64 *)&stats->settling = settling;
+	asm volatile("" ::: "memory");
+}
+
 /* Counts the boundaries that have passed in a sleep until now. */
 static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u64 now_ns)
 {
@@ -176,6 +185,8 @@ int kc_cpu_idle(__u64 *ctx)
 
 	if (!stats)
 		return 0;
+	/* Old kernels (6.1) end a sleep with interrupts on. */
+	set_settling(stats, 1);
 	/* A switch to the idle thread was not seen, or no thread would be the last one. */
 	if (asleep && stats->last_tid) {
 		count_until_idle(stats, bpf_ktime_get_ns());
@@ -184,6 +195,7 @@ int kc_cpu_idle(__u64 *ctx)
 	if (!asleep && !is_next_threads_time(bpf_get_current_task_btf()))
 		count_sleep(stats, cpu, bpf_ktime_get_ns());
 	stats->in_idle = asleep;
+	set_settling(stats, 0);
 	return 0;
 }
 
@@ -229,14 +241,6 @@ static __always_inline void settle(struct cpu_stats *stats, __u32 cpu, __u64 end
 	out->record.blocked = passed.stolen_ticks;
 	count_busy(stats, &stats->kernel, passed);
 	send_tick(stats, out, add_stack(&out->record, -1));
-}
-
-/* Keeps kc_clock_tick of this CPU from counting, or lets it. */
-static __always_inline void set_settling(struct cpu_stats *stats, __u64 settling)
-{
-	asm volatile("" ::: "memory");
-	*(volatile __u64 *)&stats->settling = settling;
-	asm volatile("" ::: "memory");
 }
 
 /* Run by bpf/src/recording.rs on each CPU in turn when recording stops. */
