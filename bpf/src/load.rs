@@ -113,7 +113,7 @@ impl Programs {
         let rings = Rings::make(&skel, settings.cpu_ids.div_ceil(CPUS_PER_RING), bytes)?;
         let progs = &skel.progs;
         let mut hooks = Vec::new();
-        // Attaches those of the programs that are loaded.
+        // A program that was not loaded is left out.
         let mut attach = |programs: &[&ProgramMut<'_>], what: &str| -> Result<(), Error> {
             for program in programs.iter().filter(|program| program.autoload()) {
                 hooks.push(program.attach().map_err(step(what))?);

@@ -19,6 +19,13 @@ const LEADERLESS: &str = env!("LEADERLESS_PROGRAM");
 /// The size of its blocks.
 const BLOCK_BYTES: u64 = 12_345;
 
+/// Makes the file that the program reads.
+fn file_to_read() -> Result<tempfile::NamedTempFile> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), [b'x'; 16])?;
+    Ok(file)
+}
+
 /// Checks the stacks, the names and the program of the only process that is followed.
 fn judge_stacks(followed: &Followed) -> Result<()> {
     let sub = followed.subs.first().context("none is followed")?;
@@ -69,8 +76,7 @@ fn judge_reads(followed: &Followed, file: &str, rounds: u64) -> Result<()> {
 fn root_alone_a_process_without_its_first_thread_is_read_from_another() -> Result<()> {
     // With another such process, probes would be set in another way.
     let _machine = Exclusive::take()?;
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), [b'x'; 16])?;
+    let file = file_to_read()?;
     let path = file.path().to_str().context("a path that is text")?;
     let load = [LEADERLESS, SWAPPED[0], path, "2000"];
     let traced = ["-p", "hi", "-F", "load", "-i", "on", "-H", "all"];
@@ -92,8 +98,7 @@ fn root_alone_a_process_without_its_first_thread_is_read_from_another() -> Resul
 fn root_alone_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
     // Other recordings would set their probes in another way.
     let _machine = Exclusive::take()?;
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), [b'x'; 16])?;
+    let file = file_to_read()?;
     let path = file.path().to_str().context("a path that is text")?;
     let mut program = Command::new(LEADERLESS);
     program.args([SWAPPED[0], path, "20000"]);
@@ -118,8 +123,7 @@ fn root_alone_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> 
 #[test]
 fn root_probes_do_not_go_with_the_first_thread() -> Result<()> {
     let _machine = Shared::take()?;
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), [b'x'; 16])?;
+    let file = file_to_read()?;
     let path = file.path().to_str().context("a path that is text")?;
     let directory = tempfile::TempDir::new()?;
     let traced = ["-p", "on", "-F", "load", "-H", "all", "--"];

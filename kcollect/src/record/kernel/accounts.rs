@@ -182,9 +182,9 @@ impl Accounts {
         })
     }
 
-    /// Returns the threads whose last record is missing, when those of all other threads are here:
-    /// the kernel had already removed them from its list of threads, and they have not left their
-    /// CPU for the last time.
+    /// Returns the threads without a last record, once all other threads have theirs. The kernel
+    /// had already removed them from its list of threads, and they have not left their CPU for the
+    /// last time.
     pub fn unclosed(&self) -> impl Iterator<Item = &ThreadRecord> {
         let until = self.living.values().map(|thread| thread.as_of_ns).max();
         let until = until.unwrap_or_default();
