@@ -20,9 +20,15 @@ use tests::workload::thread_times::ThreadTimes;
 use tests::workload::truth::{Work, monotonic_ns, variant};
 
 fn main() -> Result<()> {
-    let mut work = Work::start("state_sleep")?;
+    let variant = variant()?;
+    // The kernel takes any wait for a completion for one of block I/O.
+    let name = match variant.as_str() {
+        "io_uring" => "state_sleep_io_uring",
+        _ => "state_sleep",
+    };
+    let mut work = Work::start(name)?;
     let mut naps = Naps::new()?;
-    match variant()?.as_str() {
+    match variant.as_str() {
         "nanosleep" => repeat(work, || {
             sleep(naps.next_length());
             Ok(())

@@ -22,17 +22,17 @@ const EDGE_NS: f64 = 5e7;
 
 #[test]
 fn root_alone_ticks_are_elapsed_time_at_hi() -> Result<()> {
-    conserves("hi", "3")
+    conserves("hi", "2")
 }
 
 #[test]
 fn root_alone_ticks_are_elapsed_time_at_on() -> Result<()> {
-    conserves("on", "4")
+    conserves("on", "2")
 }
 
 #[test]
 fn root_alone_ticks_are_elapsed_time_at_lo() -> Result<()> {
-    conserves("lo", "5")
+    conserves("lo", "4")
 }
 
 fn conserves(interval: &str, seconds: &str) -> Result<()> {
@@ -142,7 +142,7 @@ fn root_alone_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
     alone(|| {
         let _setting = Setting::set("/proc/sys/kernel/perf_event_max_sample_rate", "1000")?;
         let recorded = record(
-            &["-p", "on", "-x", "off", "-t", "15"],
+            &["-p", "on", "-x", "off", "-t", "6"],
             &[],
             Duration::from_secs(40),
         )?;

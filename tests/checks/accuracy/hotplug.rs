@@ -37,11 +37,11 @@ fn root_alone_a_cpu_goes_and_comes_back() -> Result<()> {
         let going = monotonic_ns()?;
         let offline = Offline::take(cpu)?;
         let gone = monotonic_ns()?;
-        sleep(Duration::from_millis(1500));
+        sleep(Duration::from_secs(1));
         let coming = monotonic_ns()?;
         offline.back()?;
         let back = monotonic_ns()?;
-        sleep(Duration::from_secs(3));
+        sleep(Duration::from_millis(1500));
         let recorded = recording.stop()?;
 
         let experiment = recorded.experiment()?;

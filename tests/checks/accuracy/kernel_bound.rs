@@ -32,7 +32,7 @@ fn has_its_time(program: &str, name: &str) -> Result<()> {
         let cpu = work_cpu()?;
         let recorded = record(
             &["-p", "hi", "-x", "off"],
-            &[program, "5", &cpu.to_string()],
+            &[program, "2.5", &cpu.to_string()],
             Duration::from_secs(40),
         )?;
         let stolen = stolen_meanwhile()?;

@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 #[test]
 fn root_alone_children_that_exec_are_named_before_and_after() -> Result<()> {
     alone(|| {
-        let (recorded, truth) = run(workload!("spawner"), "3")?;
+        let (recorded, truth) = run(workload!("spawner"), "2")?;
         let names = user_names(&gprofng::functions(&recorded.experiment()?, None)?);
         let mut as_true = 0;
         for pid in &truth.children {
@@ -53,7 +53,7 @@ fn root_alone_children_that_exec_are_named_before_and_after() -> Result<()> {
 #[test]
 fn root_alone_processes_of_milliseconds_are_named() -> Result<()> {
     alone(|| {
-        let (recorded, truth) = run(workload!("short_lived"), "3")?;
+        let (recorded, truth) = run(workload!("short_lived"), "2")?;
         let interval = gprofng::header(&recorded.experiment()?)?.interval_ns;
         let functions = gprofng::functions(&recorded.experiment()?, None)?;
         let names = user_names(&functions);

@@ -140,10 +140,10 @@ fn root_alone_more_mappings_than_are_written_are_counted() -> Result<()> {
 fn root_alone_a_storm_does_not_lengthen_the_recording() -> Result<()> {
     alone(|| {
         for kind in ["files", "processes"] {
-            let recorded = storm(&["-t", "3"], "8", kind)?;
+            let recorded = storm(&["-t", "2"], "5", kind)?;
             let summary = RunSummary::of(&recorded.experiment()?)?;
             ensure!(
-                (3.0..4.0).contains(&summary.elapsed_s),
+                (2.0..3.0).contains(&summary.elapsed_s),
                 "{kind}: {} s: {}",
                 summary.elapsed_s,
                 recorded.finished

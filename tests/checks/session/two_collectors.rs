@@ -14,7 +14,7 @@ fn root_alone_two_collectors_lose_no_ticks() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let start = |interval: &str| {
-            let mut command = command(["-p", interval, "-x", "off", "-t", "3"])?;
+            let mut command = command(["-p", interval, "-x", "off", "-t", "2"])?;
             Running::start(
                 command.current_dir(directory.path()),
                 Duration::from_secs(30),
@@ -50,12 +50,12 @@ fn root_alone_two_collectors_lose_no_ticks() -> Result<()> {
 fn root_alone_bpf_programs_that_come_and_go_are_harmless() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut recording = Recording::start(
-        ["-p", "hi", "-x", "off", "-t", "6"],
+        ["-p", "hi", "-x", "off", "-t", "4"],
         Duration::from_secs(30),
     )?;
     recording.until_running()?;
     // Each of these loads its programs where the previous one's were, or half over them.
-    for _ in 0..6 {
+    for _ in 0..4 {
         let directory = tempfile::tempdir()?;
         let arguments = ["-p", "hi", "-x", "off", "-A", "off", "-t", "0.3"];
         run_in(directory.path(), &arguments, Duration::from_secs(20))?.succeeded()?;

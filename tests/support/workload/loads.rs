@@ -57,7 +57,7 @@ const ALL: [Load; 26] = [
     Load::off_cpu("state_sleep", Some("epoll"), Microstate::Sleep),
     Load::off_cpu("state_sleep", Some("io_uring"), Microstate::Sleep).of(
         1,
-        "state_sleep",
+        "state_sleep_io_uring",
         machine::io_uring,
     ),
     Load::off_cpu("state_sleep", Some("fsync"), Microstate::Sleep),
@@ -130,6 +130,13 @@ impl Load {
         use Microstate::{DataFault, KernelFault, TextFault};
         self.variant == Some("fsync")
             || matches!(self.state, Some(TextFault | DataFault | KernelFault))
+    }
+
+    /// Returns whether it waits nearly all of the time, and for no disk: it uses no CPU that another
+    /// one would miss.
+    pub fn is_quiet(&self) -> bool {
+        let waits = ["compat32", "state_sleep", "state_stop", "vfork_parent"];
+        waits.contains(&self.program) && !self.waits_for_the_disk()
     }
 
     /// Returns its command line, to work for so long on a CPU. `sibling` is the path of any of the
