@@ -19,6 +19,7 @@
 #ifndef KCOLLECT_ACCOUNT_H
 #define KCOLLECT_ACCOUNT_H
 
+#include "integers.h"
 #include "records.h"
 
 #define STATE_ON_CPU STATE_USER

@@ -8,6 +8,7 @@
 #ifndef KCOLLECT_DRAW_H
 #define KCOLLECT_DRAW_H
 
+#include "integers.h"
 #include "limits.h"
 
 /* Returns -log2((random + 1) / 2^32), in units of 2^-LOG2_BITS: 0 to 32. `table` has log2(1 + i /

@@ -33,6 +33,8 @@
 #ifndef KCOLLECT_GRID_H
 #define KCOLLECT_GRID_H
 
+#include "integers.h"
+
 struct grid {
 	__u64 origin_ns; /* CLOCK_MONOTONIC */
 	__u64 index;	 /* the last boundary that was counted */

@@ -29,6 +29,7 @@
 #include "record.h"
 #include "user_return.h"
 #include "user_stack.h"
+#include "user_unwind.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -284,7 +285,7 @@ static __always_inline void capture_allocation(struct user_scratch *out, struct 
 					       __u32 scratch_index, __u32 cpu)
 {
 	kc_unwind_stack(scratch_index);
-	if (out->pending && fullness(cpu) && !may_ask(out, cpu)) {
+	if (out->pending && fullness(cpu) && !wakeup_allowed_on(out, cpu)) {
 		end_unwind(out, task);
 		out->record.end = UNWIND_NO_TABLE;
 		return;

@@ -21,6 +21,7 @@
 #include <bpf/bpf_helpers.h>
 #include "user_return.h"
 #include "user_stack.h"
+#include "user_unwind.h"
 
 /* Max words that are compared. */
 #define MAX_DECIDING 32

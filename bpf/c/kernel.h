@@ -9,21 +9,11 @@
 #ifndef KCOLLECT_KERNEL_H
 #define KCOLLECT_KERNEL_H
 
-typedef signed char __s8;
-typedef unsigned char __u8;
-typedef short __s16;
-typedef unsigned short __u16;
-typedef int __s32;
-typedef unsigned int __u32;
-typedef long long __s64;
-typedef unsigned long long __u64;
+#include "integers.h"
+
 typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
-
-typedef _Bool bool;
-#define true  1
-#define false 0
 
 /* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h), which never change. */
 enum bpf_map_type {

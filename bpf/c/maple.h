@@ -7,6 +7,8 @@
 #ifndef KCOLLECT_MAPLE_H
 #define KCOLLECT_MAPLE_H
 
+#include "integers.h"
+
 #define MAPLE_NODE_BYTES 256
 /* In the two lowest bits of the root's address. */
 #define MAPLE_ROOT_MARK 2

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The pure headers as ordinary functions, used by the tests in bpf/src/tests. */
-#include "integers.h"
-
 #include "account.h"
 #include "draw.h"
 #include "grid.h"
+#include "integers.h"
 #include "maple.h"
 
 __u32 native_grid_advance(struct grid *grid, __u64 now_ns, __u64 period);

@@ -18,6 +18,7 @@
 #include "account.h"
 #include "clock.h"
 #include "off_cpu.h"
+#include "remote_stack.h"
 #include "rotation.h"
 #include "thread_record.h"
 #include "user_return.h"
@@ -141,20 +142,20 @@ int kc_report_all(struct bpf_iter__task *ctx)
 
 /* Writes the user stack of a thread that is off the CPU when recording stops, and may stay there.
  * Returns its number, or 0. */
-static __noinline __u32 write_sleeper_stack(struct seq_file *seq, struct task_struct *task,
-					    __u64 end_ns, struct thread *thread, __u32 cpu)
+static __noinline __u32 write_remote_stack(struct seq_file *seq, struct task_struct *task,
+					   __u64 end_ns, struct thread *thread, __u32 cpu)
 {
 	__u32 scratch_index = ITER_SCRATCH, number;
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	__u64 size;
 
-	if (!out || !capture_user_stacks ||
-	    task->flags & (PF_NO_USER_CODE | PF_EXITING) || !is_followed(task))
+	if (!out || !capture_user_stacks || task->flags & (PF_NO_USER_CODE | PF_EXITING) ||
+	    !is_followed(task))
 		return 0;
 	number = thread->user_return / 2 + 1;
 	describe_user_return(out, task, number, cpu);
 	out->record.header.time_ns = end_ns;
-	capture_sleeper_stack(out, task);
+	capture_remote_stack(out, task);
 	size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
 	bpf_seq_write(seq, &out->record, USER_RECORD_LENGTH(size));
 	return number;
@@ -203,7 +204,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 			    : left->index;
 	if (left && state != STATE_ON_CPU && index > thread->grid_index) {
 		describe_off_cpu(left, index, &out->off_cpu.record, task, end_ns, thread, &off_cpu,
-				 write_sleeper_stack(seq, task, end_ns, thread, cpu), cpu);
+				 write_remote_stack(seq, task, end_ns, thread, cpu), cpu);
 		got = bpf_get_task_stack(task, out->off_cpu.stack, sizeof(out->off_cpu.stack), 0);
 		size = add_stack(&out->off_cpu.record, got);
 		bpf_seq_write(seq, &out->off_cpu, SCRATCH_LENGTH(size));

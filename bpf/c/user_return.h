@@ -22,6 +22,7 @@
 #include "record.h"
 #include "thread.h"
 #include "user_stack.h"
+#include "user_unwind.h"
 
 /* User stacks are captured by callback. Set by bpf/src/load.rs, so that the other way can be tested
  * on a kernel that has callbacks. */

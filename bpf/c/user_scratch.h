@@ -12,25 +12,8 @@
 #include "limits.h"
 #include "mapped_code.h"
 #include "record.h"
-#include "unwind_tables.h"
-
-struct unwind_rule;
-
-static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
-static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
-
-struct unwind_scan;
-struct unwind_state;
-
-static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
-					      void *finder);
-static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
-						void *finder, __u64 address, __u64 sp);
-static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
-						       const struct unwind_state *caller,
-						       void *reader, void *finder);
-
 #include "unwind_scan.h"
+#include "unwind_tables.h"
 
 struct rows {
 	struct row row[ROWS_PER_CHUNK];
@@ -63,6 +46,11 @@ extern struct row_chunks kc_row_chunks SEC(".maps");
 /* A stack copy is read in pieces. */
 #define PIECE_BYTES 4096
 
+/* The stack of a thread that does not run is read by a window on it, in the words after the
+ * frames. */
+#define WINDOW_BYTES 2048
+#define WINDOW_WORD  1024
+
 /* Where a user stack is built. */
 struct user_scratch {
 	__u64 busy;
@@ -87,7 +75,7 @@ struct user_scratch {
 	__u64 trampoline; /* in place of return addresses: see return_probe.h */
 	__u64 copy_from;  /* of a stack copy: its first address, and where that is in `words` */
 	__u64 copy_first;
-	/* Of another thread's stack: the upper part of `words` has it from this address on. */
+	/* Where the window on the stack of a thread that does not run begins. */
 	__u64 window;
 	struct user_return_record record;
 	__u64 words[USER_WORDS + PIECE_BYTES / 8];
@@ -107,4 +95,5 @@ struct user_scratches {
 };
 
 extern struct user_scratches kc_user_scratch SEC(".maps");
+
 #endif

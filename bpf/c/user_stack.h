@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The user stack of a thread: unwound here by the tables that user space has published
- * (bpf/src/tables is their only writer), or, where a table is missing, copied, to be unwound in
- * user space.
+ * The record of a user stack: how it begins, ends, and is sent. In between the stack is unwound by
+ * the tables that user space has published (user_unwind.h). Where a table is missing, the stack is
+ * copied here, to be unwound in user space.
  *
  * A short-lived process may exit before user space has read the files that it maps. With stack
  * copies its ticks have complete stacks too. Copies are large, and are made only while the ring has
@@ -17,7 +17,6 @@
 #include "record.h"
 #include "return_probe.h"
 #include "user_scratch.h"
-#include "user_unwind.h"
 
 /* User stacks are wanted. */
 extern const volatile bool capture_user_stacks;
@@ -65,34 +64,6 @@ static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
 {
 	barrier_var(index);
 	return out->words + (index & (USER_WORDS - 1));
-}
-
-/* Puts the original return addresses into the copy of the stack of the thread that runs: a global
- * function, as kc_unwind_step(). It is in user_unwind.bpf.c. */
-int kc_restore_copy(__u32 scratch_index);
-
-static long restore_word(__u64 number, struct replaced_returns *at)
-{
-	struct user_scratch *out = at->out;
-	__u32 first = out->copy_first, end = out->record.header.frames;
-	__u64 stack, word;
-
-	(void)number;
-	if (!at->instance)
-		return 1;
-	stack = REPLACED_RETURN(at, stack);
-	word = (stack - out->copy_from) / sizeof(__u64);
-	if (stack >= out->copy_from && word < end - first)
-		*word_at(out, first + word) = REPLACED_RETURN(at, orig_ret_vaddr);
-	at->instance = REPLACED_RETURN(at, next);
-	return 0;
-}
-
-static __always_inline void restore_copy(struct user_scratch *out, struct task_struct *task)
-{
-	struct replaced_returns at = {.out = out, .instance = newest_instance(&out->code, task)};
-
-	bpf_loop(MAX_RETURN_PROBES, restore_word, &at, 0);
 }
 
 /* A copy of a stack that is being made. */
@@ -270,70 +241,13 @@ static __always_inline bool wakeup_allowed(const struct user_scratch *out, struc
 	return out->record.file.inode && out->record.header.time_ns - stats->woken_ns >= WAKE_NS;
 }
 
-/* A function of its own, so that it takes no part of its callers' stacks: together these may have
- * 512 bytes. */
-static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __u32 cpu)
+/* The same for the statistics of a CPU. A function of its own, so that it takes no part of its
+ * callers' stacks: together these may have 512 bytes. */
+static inline __noinline bool wakeup_allowed_on(const struct user_scratch *out, __u32 cpu)
 {
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 
 	return stats && out && wakeup_allowed(out, stats);
-}
-
-/* Unwinds the user stack of the thread that runs: a global function, which the verifier checks once
- * for all callers, as are the others here. They are in user_unwind.bpf.c. */
-int kc_unwind_stack(__u32 scratch_index);
-
-/* One step, with a scan if there has to be one. */
-static long unwind_frame(__u64 index, __u32 *scratch_index)
-{
-	(void)index;
-	return kc_unwind_step(*scratch_index) && kc_scan(*scratch_index);
-}
-
-static __always_inline void unwind_stack(struct user_scratch *out, __u32 scratch_index)
-{
-	if (begin_unwind(out, scratch_index))
-		bpf_loop(MAX_USER_FRAMES + 1, unwind_frame, &scratch_index, 0);
-}
-
-/* Ends the unwind of the thread that runs, and copies its stack if a table was not there. */
-int kc_finish_capture(__u32 scratch_index, __u32 cpu);
-
-static __always_inline void finish_capture(struct user_scratch *out, struct task_struct *task,
-					   __u32 scratch_index, __u32 cpu)
-{
-	__u32 full;
-
-	if (!end_unwind(out, task))
-		return;
-	full = fullness(cpu);
-	if (full >= 4 || (few_copies && !may_ask(out, cpu))) {
-		out->record.end = UNWIND_NO_TABLE;
-		return;
-	}
-	copy_stack(out, 0, full < 2 ? MAX_PIECES : FEW_PIECES);
-	if (out->trampoline)
-		kc_restore_copy(scratch_index);
-}
-
-/* Unwinds the user stack of the thread that runs, or copies it. */
-static __always_inline void capture_user_stack(__u32 scratch_index, __u32 cpu)
-{
-	kc_unwind_stack(scratch_index);
-	kc_finish_capture(scratch_index, cpu);
-}
-
-/* Unwinds or copies the user stack of a thread that does not run. */
-static __always_inline void capture_sleeper_stack(struct user_scratch *out,
-						  struct task_struct *task)
-{
-	struct sleeper sleeper = {.out = out, .task = task};
-
-	out->window = -(__u64)WINDOW_BYTES;
-	if (begin_unwind(out, ITER_SCRATCH))
-		bpf_loop(MAX_USER_FRAMES + 1, sleeper_step, &sleeper, 0);
-	if (end_unwind(out, task))
-		copy_stack(out, task, MAX_PIECES);
 }
 
 /* Whether to wake user space for a stack that needs the table of a file. The next wake-up is

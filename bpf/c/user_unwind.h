@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The unwind of a user stack, frame by frame: of the current task, or of a task that does not run.
- * Global functions are in user_unwind.bpf.c: the verifier checks each of them once.
+ * The unwind of a user stack, frame by frame. The stack is the running thread's, or, with other
+ * hooks (remote_stack.h), that of a thread that does not run.
  */
 #ifndef KCOLLECT_USER_UNWIND_H
 #define KCOLLECT_USER_UNWIND_H
@@ -10,49 +10,48 @@
 #include <bpf/bpf_helpers.h>
 #include "mapped_code.h"
 #include "return_probe.h"
+#include "unwind_scan.h"
 #include "user_scratch.h"
+#include "user_stack.h"
 
-/* How the stack of a thread that does not run is read. */
-struct sleeper {
-	struct user_scratch *out;
-	struct task_struct *task;
-};
+/*
+ * Global functions, in user_unwind.bpf.c: the verifier checks each once, for all callers. They work
+ * in a scratch, to which they take no pointer, on the thread that runs.
+ */
 
-/* A window on its stack is kept in the words after the frames. */
-#define WINDOW_BYTES 2048
-#define WINDOW_WORD  1024
-
-static __always_inline int read_sleeper(struct sleeper *sleeper, __u64 address, __u64 *word)
-{
-	struct user_scratch *out = sleeper->out;
-	void *window = out->words + WINDOW_WORD;
-
-	if (address - out->window > WINDOW_BYTES - sizeof(*word)) {
-		out->window = address;
-		if (bpf_copy_from_user_task(window, WINDOW_BYTES, (void *)address, sleeper->task,
-					    0)) {
-			/* Near the end of the stack. */
-			out->window = -(__u64)WINDOW_BYTES;
-			return bpf_copy_from_user_task(word, sizeof(*word), (void *)address,
-						       sleeper->task, 0);
-		}
-	}
-	*word = *(__u64 *)(window + ((address - out->window) & (WINDOW_BYTES - 1)));
-	return 0;
-}
-
-/* Reads a word of the stack of the thread that runs, or of one that does not. */
-static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
-{
-	if (reader)
-		return read_sleeper(reader, address, word);
-	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
-}
-
-/* Finds the code at an address of the process whose stack is unwound: a global function, which the
- * verifier checks once for all callers. It is in user_unwind.bpf.c. Returns 0, or 1 if there is
- * none. */
+/* Finds the code at an address. Returns 0, or 1 if there is no code. */
 int kc_find_code(__u32 scratch_index, __u64 address);
+
+/* find_rule() in the code that was found last. */
+int kc_find_rule(__u32 scratch_index, __u64 address);
+
+/* unwind_by_rule(). */
+int kc_by_rule(__u32 scratch_index, __u32 rule);
+
+/* Hooks of the unwinder: unwind_try_rule_impl() and so on. */
+int kc_try_rule(__u32 scratch_index);
+int kc_has_valid_caller(__u32 scratch_index, __u64 address, __u64 sp);
+int kc_is_valid_caller(__u32 scratch_index);
+
+/* Finds the thread's own stack, for JIT code. */
+int kc_find_own_stack(__u32 scratch_index);
+
+/* step(). */
+int kc_unwind_step(__u32 scratch_index);
+
+/* Scans the stack if a step has asked for it, or the last scan was wrong. Returns 0 if there is a
+ * caller, or 1 at the end of the stack. A step does not call it: functions that call each other
+ * share 512 bytes of stack, which is too little for it. */
+int kc_scan(__u32 scratch_index);
+
+/* Unwinds the stack whose record describe_user_return() has begun. */
+int kc_unwind_stack(__u32 scratch_index);
+
+/* Ends the unwind, and copies the stack if a table was not there. */
+int kc_finish_capture(__u32 scratch_index, __u32 cpu);
+
+/* Puts the original return addresses into the copy of the stack. */
+int kc_restore_copy(__u32 scratch_index);
 
 /* A look-up takes a tenth of the time that a mapping does, so that few race with a writer again. */
 #define MAX_LOOK_UPS 4
@@ -109,15 +108,16 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 	return below ? rows->row[(start + below - 1) & (ROWS_PER_CHUNK - 1)].rule : 0;
 }
 
-/* find_rule() in the code that was found last, as a global function, which the verifier checks
- * once: a scan calls it in several places. It is in user_unwind.bpf.c. */
-int kc_find_rule(__u32 scratch_index, __u64 address);
-
-/* Finds a rule for a scan. The finder is the scratch. It finds the code itself, since functions may
- * call each other no deeper than a scan does then. */
-static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
+static __always_inline int read_own_word(void *context, __u64 address, __u64 *word)
 {
-	struct user_scratch *out = finder;
+	(void)context;
+	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
+}
+
+/* It finds the code itself, since functions may call each other no deeper than a scan does then. */
+static __always_inline int rule_at_hook(void *context, __u64 address, struct unwind_rule *rule)
+{
+	struct user_scratch *out = context;
 	const struct mapped_code *code = code_at(out, address);
 	__u32 number;
 
@@ -130,62 +130,51 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 	return 1;
 }
 
-/* unwind_try_rule() of the stack of the thread that runs: a global function, which the verifier
- * checks once. It is in user_unwind.bpf.c. */
-int kc_try_rule(__u32 scratch_index);
-
-static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
-					      void *finder)
+static __always_inline bool try_rule_hook(struct unwind_scan *scan,
+					  const struct unwind_hooks *hooks, void *context)
 {
 	(void)scan;
-	(void)reader;
-	return kc_try_rule(((struct user_scratch *)finder)->index);
+	(void)hooks;
+	return kc_try_rule(((struct user_scratch *)context)->index);
 }
 
-/* unwind_leads_on() of the stack of the thread that runs: a global function, likewise. */
-int kc_leads_on(__u32 scratch_index, __u64 address, __u64 sp);
-
-static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
-						void *finder, __u64 address, __u64 sp)
+static __always_inline bool has_valid_caller_hook(struct unwind_scan *scan,
+						  const struct unwind_hooks *hooks, void *context,
+						  __u64 address, __u64 sp)
 {
 	(void)scan;
-	(void)reader;
-	return kc_leads_on(((struct user_scratch *)finder)->index, address, sp);
+	(void)hooks;
+	return kc_has_valid_caller(((struct user_scratch *)context)->index, address, sp);
 }
 
-/* unwind_caller_leads_on() of the thread that runs, to whose caller its state has gone: a global
- * function, likewise. */
-int kc_caller_leads_on(__u32 scratch_index);
-
-static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
-						       const struct unwind_state *caller,
-						       void *reader, void *finder)
+static __always_inline bool is_valid_caller_hook(struct unwind_scan *scan,
+						 const struct unwind_hooks *hooks, void *context,
+						 const struct unwind_state *caller)
 {
 	(void)scan;
+	(void)hooks;
 	(void)caller;
-	(void)reader;
-	return kc_caller_leads_on(((struct user_scratch *)finder)->index);
+	return kc_is_valid_caller(((struct user_scratch *)context)->index);
 }
 
-/* Looks at a word of the stack of the thread that runs. */
-static long scan_word(__u64 index, struct user_scratch **out)
-{
-	return unwind_scan_word(&(*out)->scan, 0, *out, index);
-}
-
-/* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
- * is in user_unwind.bpf.c. */
-int kc_by_rule(__u32 scratch_index, __u32 rule);
+/* Of the stack of the thread that runs; the context is the scratch. */
+static const struct unwind_hooks own_stack_hooks = {
+	.read = read_own_word,
+	.rule_at = rule_at_hook,
+	.try_rule = try_rule_hook,
+	.has_valid_caller = has_valid_caller_hook,
+	.is_valid_caller = is_valid_caller_hook,
+};
 
 /* Goes to the caller of a frame by a rule. The frame pointer of another thread is always sure:
  * there was no scan. */
 static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 rule,
-						    void *reader)
+						    const struct unwind_hooks *hooks, void *context)
 {
 	enum unwind_end end;
 
-	if (reader)
-		return unwind_by_rule(&out->state, &rules[rule], reader);
+	if (hooks != &own_stack_hooks)
+		return unwind_by_rule(&out->state, &rules[rule], hooks->read, context);
 	end = kc_by_rule(out->index, rule);
 	for (__u32 number = 1;
 	     number <= SCAN_SAVED && unwind_fp_may_be_saved(&out->state, &rules[rule], end);
@@ -196,37 +185,20 @@ static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __
 	return end;
 }
 
-/* Finds the thread's own stack, for JIT code: a global function, which the
- * verifier checks once. It is in user_unwind.bpf.c. */
-int kc_find_own_stack(__u32 scratch_index);
-
-/* The C library has the end of a thread's stack at its thread pointer. The stack of the process's
- * first thread is elsewhere. */
-static __always_inline void find_own_stack(struct user_scratch *out, struct task_struct *task)
-{
-	__u64 end = thread_pointer(task);
-
-	out->own_looked_up = 1;
-	if (task->pid == task->tgid || !end)
-		return;
-	kc_find_code(out->index, end);
-	if (out->code.mapping && !out->code.threw_away)
-		unwind_begin_stack(&out->scan, MAPPING_FIELD(&out->code, vm_start), end);
-}
-
 /* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
  * is not sure, and a scan may find a better one. The stack of another thread is not scanned. */
-static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, void *reader)
+static __always_inline enum unwind_end
+step_without_rule(struct user_scratch *out, const struct unwind_hooks *hooks, void *context)
 {
+	bool own = hooks == &own_stack_hooks, sure;
 	enum unwind_end end;
-	bool sure;
 
 	out->scan.no_table = out->code.kind != CODE_TABLE;
-	if (!reader && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
+	if (own && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
 		kc_find_own_stack(out->index);
 	out->scan_depth = 0;
-	end = unwind_without_rule(&out->scan, &out->state, reader, out, !reader, &sure);
-	if (sure || reader) {
+	end = unwind_without_rule(&out->scan, &out->state, hooks, context, &sure);
+	if (sure || !own) {
 		out->via_frame_pointer = 1;
 		if (!sure && end == UNWIND_CONTINUES)
 			out->via_scan |= UNCONFIRMED;
@@ -236,8 +208,10 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 	return end;
 }
 
-/* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
-static __always_inline int step(struct user_scratch *out, struct task_struct *task, void *reader)
+/* Writes one frame and goes to its caller, with hooks for the stack of `task`. Returns 0, or 1 at
+ * the end of the stack. */
+static __always_inline int step(struct user_scratch *out, struct task_struct *task,
+				const struct unwind_hooks *hooks, void *context)
 {
 	const struct mapped_code *code;
 	__u32 end, number;
@@ -268,9 +242,9 @@ static __always_inline int step(struct user_scratch *out, struct task_struct *ta
 	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 	out->rule = number & (MAX_RULES - 1);
 	if (number) {
-		end = step_by_rule(out, number & (MAX_RULES - 1), reader);
+		end = step_by_rule(out, number & (MAX_RULES - 1), hooks, context);
 	} else {
-		end = step_without_rule(out, reader);
+		end = step_without_rule(out, hooks, context);
 	}
 	out->end = end;
 	if (out->scan_wanted)
@@ -280,72 +254,18 @@ static __always_inline int step(struct user_scratch *out, struct task_struct *ta
 	return end != UNWIND_CONTINUES;
 }
 
-static __always_inline void scan_words(struct user_scratch *out)
-{
-	bool outermost = out->scan.kind == SCAN_OUTERMOST;
-	bool all = outermost || out->scan_words > SCAN_WORDS;
-	long scanned = bpf_loop(all ? SCAN_WORDS : out->scan_words, scan_word, &out, 0);
-
-	if (!outermost)
-		out->scan_words -= scanned;
-}
-
-/* Continues the last scan if the caller that it found led nowhere. Returns 0, or 1 at the end of
- * the stack. */
-static __always_inline int scan_again(struct user_scratch *out)
-{
-	if (!out->scan_depth || out->pending ||
-	    !unwind_scan_failed(&out->scan, out->end, &out->state, 0))
-		return 1;
-	unwind_resume_scan(&out->scan);
-	scan_words(out);
-	/* What it led to was none of the stack. */
-	out->depth = out->scan_depth;
-	if (out->scan.call == CALL_NONE) {
-		out->scan_depth = 0;
-		return 1;
-	}
-	if (unwind_is_unconfirmed(&out->scan))
-		out->via_scan |= UNCONFIRMED;
-	unwind_end_scan(&out->scan, &out->state, out->end);
-	return 0;
-}
-
-/* Scans if a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller, or
- * 1 at the end of the stack. */
-static __always_inline int scan(struct user_scratch *out, struct task_struct *task)
-{
-	if (!out->scan_wanted)
-		return scan_again(out);
-	out->scan_wanted = 0;
-	scan_words(out);
-	if (unwind_begin_outermost(&out->scan, out->end))
-		scan_words(out);
-	out->end = unwind_end_scan(&out->scan, &out->state, out->end);
-	if (out->end == UNWIND_CONTINUES && unwind_is_unconfirmed(&out->scan))
-		out->via_scan |= UNCONFIRMED;
-	if (out->scan.call != CALL_NONE) {
-		out->via_scan |= VIA_SCAN;
-		out->scan_depth = out->depth;
-		return 0;
-	}
-	out->via_frame_pointer = 1;
-	if (out->end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
-		restore_return_address(out, task);
-	return out->end != UNWIND_CONTINUES;
-}
-
-/* scan() as a global function. The step does not call it: functions that call each other share 512
- * bytes of stack, which is too little for it. It is in user_unwind.bpf.c. */
-int kc_scan(__u32 scratch_index);
-
-/* step() for the thread that runs: a global function, which the verifier checks once for all
- * callers. It is in user_unwind.bpf.c. */
-int kc_unwind_step(__u32 scratch_index);
-
-static long sleeper_step(__u64 index, struct sleeper *sleeper)
+/* One step of the thread that runs, with a scan if there has to be one. */
+static inline long unwind_frame(__u64 index, __u32 *scratch_index)
 {
 	(void)index;
-	return step(sleeper->out, sleeper->task, sleeper);
+	return kc_unwind_step(*scratch_index) && kc_scan(*scratch_index);
 }
+
+/* Unwinds the user stack of the thread that runs, or copies it. */
+static __always_inline void capture_user_stack(__u32 scratch_index, __u32 cpu)
+{
+	kc_unwind_stack(scratch_index);
+	kc_finish_capture(scratch_index, cpu);
+}
+
 #endif

@@ -4,6 +4,8 @@
 #ifndef KCOLLECT_CPU_STATS_H
 #define KCOLLECT_CPU_STATS_H
 
+#include "integers.h"
+
 /* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
  * that run on this CPU with interrupts off. user + kernel + idle + stolen boundaries are the time
  * recorded; all but unsent + lost of them were sent. Six cache lines, so that CPUs share none. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The kernel's integer types, for native C; BPF programs have them from kernel.h. */
+/* The kernel's integer types, for BPF and for native C. */
 #ifndef KCOLLECT_INTEGERS_H
 #define KCOLLECT_INTEGERS_H
 

@@ -3,68 +3,42 @@
  * headers as a table, which bpf/abi/src/tests/layout.rs compares with the Rust side. */
 #include <stddef.h>
 
+#include "cpu_stats.h"
 #include "integers.h"
-
-struct unwind_rule;
+#include "limits.h"
+#include "records.h"
+#include "unwind_scan.h"
+#include "unwind_tables.h"
 
 /* Reads a word of a stack; returns 0 when it could be read. Finds the rule for an address, as
- * unwind_rule_at() does. */
+ * unwind_hooks.rule_at does. */
 struct native_reader {
 	int (*read)(void *context, __u64 address, __u64 *word);
 	int (*find)(void *context, __u64 address, struct unwind_rule *rule);
 	void *context;
 };
 
-static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
+static __always_inline int read_word(void *context, __u64 address, __u64 *word)
 {
-	struct native_reader *native = reader;
+	struct native_reader *reader = context;
 
-	return native->read(native->context, address, word);
+	return reader->read(reader->context, address, word);
 }
 
-static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
+static __always_inline int rule_at(void *context, __u64 address, struct unwind_rule *rule)
 {
-	struct native_reader *native = finder;
+	struct native_reader *reader = context;
 
-	return native->find(native->context, address, rule);
+	return reader->find(reader->context, address, rule);
 }
 
-struct unwind_scan;
-struct unwind_state;
-
-static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
-					      void *finder);
-static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
-						void *finder, __u64 address, __u64 sp);
-static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
-						       const struct unwind_state *caller,
-						       void *reader, void *finder);
-
-#include "cpu_stats.h"
-#include "limits.h"
-#include "records.h"
-#include "unwind_scan.h"
-#include "unwind_tables.h"
-
-static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
-					      void *finder)
-{
-	(void)finder;
-	return unwind_try_rule(scan, reader);
-}
-
-static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
-						void *finder, __u64 address, __u64 sp)
-{
-	return unwind_leads_on(scan, reader, finder, address, sp);
-}
-
-static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
-						       const struct unwind_state *caller,
-						       void *reader, void *finder)
-{
-	return unwind_caller_leads_on(scan, caller, reader, finder);
-}
+static const struct unwind_hooks hooks = {
+	.read = read_word,
+	.rule_at = rule_at,
+	.try_rule = unwind_try_rule_impl,
+	.has_valid_caller = unwind_has_valid_caller_impl,
+	.is_valid_caller = unwind_is_valid_caller_impl,
+};
 
 void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_end);
 __u64 kcollect_unwind_address(const struct unwind_state *state);
@@ -86,12 +60,12 @@ __u64 kcollect_unwind_address(const struct unwind_state *state)
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
 			      struct native_reader *reader, const struct unwind_scan *scan)
 {
-	enum unwind_end end = unwind_by_rule(state, rule, reader);
+	enum unwind_end end = unwind_by_rule(state, rule, read_word, reader);
 
 	for (__u32 number = 1; number <= SCAN_SAVED && unwind_fp_may_be_saved(state, rule, end);
 	     number++)
 		if (unwind_take_saved_fp(scan, state, number) &&
-		    unwind_by_rule(state, rule, reader) == UNWIND_CONTINUES)
+		    unwind_by_rule(state, rule, read_word, reader) == UNWIND_CONTINUES)
 			return UNWIND_CONTINUES;
 	return end;
 }
@@ -100,7 +74,7 @@ static void scan_words(struct unwind_scan *scan, struct native_reader *reader, _
 {
 	for (__u32 index = 0; index < SCAN_WORDS && *words; index++) {
 		--*words;
-		if (unwind_scan_word(scan, reader, reader, index))
+		if (unwind_scan_word(scan, &hooks, reader, index))
 			break;
 	}
 }
@@ -121,7 +95,7 @@ __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_rea
 	bool sure;
 
 	scan->no_table = no_table;
-	end = unwind_without_rule(scan, state, reader, reader, true, &sure);
+	end = unwind_without_rule(scan, state, &hooks, reader, &sure);
 	*via_scan = 0;
 	*unconfirmed = 0;
 	if (sure)
@@ -141,7 +115,7 @@ __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reade
 				 struct unwind_scan *scan, __u32 *words, __u32 *end,
 				 __u32 *unconfirmed)
 {
-	if (!unwind_scan_failed(scan, *end, state, reader))
+	if (!unwind_scan_failed(scan, *end, state, read_word, reader))
 		return 0;
 	unwind_resume_scan(scan);
 	scan_words(scan, reader, words);

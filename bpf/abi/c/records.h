@@ -6,6 +6,7 @@
 #ifndef KCOLLECT_RECORDS_H
 #define KCOLLECT_RECORDS_H
 
+#include "integers.h"
 #include "unwind_tables.h"
 
 /* As many frames of a kernel stack as the kernel keeps by default (kernel.perf_event_max_stack). */

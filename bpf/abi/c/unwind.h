@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The unwinder: from one frame of a user stack to its caller, by a rule. It compiles for BPF and
- * natively (bpf/abi/src/unwind), so that both make the same frames. It reads the stack by
- * unwind_read(), which the including file defines:
- *
- *	static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
- *
- * unwind_read() returns 0 when the word could be read.
+ * natively (bpf/abi/src/unwind), so that both make the same frames. How memory is read is a
+ * parameter, a constant in each caller: BPF has no calls by pointer, so the compiler has to inline
+ * it.
  *
  * Only pc, stack pointer, frame pointer and rbx are followed. By rbx the dynamic linker has the
  * frame of its resolver of functions, in which each program begins. Few others do, and so the place
@@ -18,6 +15,8 @@
  */
 #ifndef KCOLLECT_UNWIND_H
 #define KCOLLECT_UNWIND_H
+
+#include "integers.h"
 
 /* DWARF numbers of x86-64. */
 #define UNWIND_BX	 3
@@ -117,11 +116,14 @@ enum unwind_end {
 struct unwind_state {
 	__u64 pc;
 	__u64 registers[UNWIND_REGISTERS]; /* by DWARF number */
-	__u32 known; /* a bit for each of them, UNWIND_FP_UNSURE, UNWIND_FP_CHAIN */
+	__u32 known;	/* a bit for each of them, UNWIND_FP_UNSURE, UNWIND_FP_CHAIN */
 	__u16 exact;	/* pc is where it was interrupted, not a return address */
 	__u16 descents; /* how often a rule has led to a lower address */
-	__u64 bx_at; /* where rbx is saved, which is not read yet; or 0 */
+	__u64 bx_at;	/* where rbx is saved, which is not read yet; or 0 */
 };
+
+/* Reads a word at an address of the process whose stack is unwound. Returns 0 if that succeeds. */
+typedef int unwind_read(void *context, __u64 address, __u64 *word);
 
 /* The address by which rules and functions are found: in a caller it is inside the call. */
 static __always_inline __u64 unwind_address(const struct unwind_state *state)
@@ -164,11 +166,11 @@ static __always_inline bool unwind_is_indirect_call(__u64 text)
 }
 
 /* Returns whether a call is before an address: 1, or 0, or -1 if the code can't be read. */
-static __always_inline int unwind_after_call(void *reader, __u64 address)
+static __always_inline int unwind_after_call(unwind_read *read, void *context, __u64 address)
 {
 	__u64 text;
 
-	if (unwind_read(reader, address - 8, &text))
+	if (read(context, address - 8, &text))
 		return -1;
 	return (text >> 24 & 0xff) == 0xe8 || unwind_is_indirect_call(text);
 }
@@ -195,11 +197,12 @@ static __always_inline enum unwind_end unwind_go_to(struct unwind_state *state, 
 }
 
 /* Reads rbx where a callee has saved it. */
-static __always_inline int unwind_read_bx(struct unwind_state *state, void *reader)
+static __always_inline int unwind_read_bx(struct unwind_state *state, unwind_read *read,
+					  void *context)
 {
 	if (!state->bx_at)
 		return 0;
-	if (unwind_read(reader, state->bx_at, &state->registers[UNWIND_BX]))
+	if (read(context, state->bx_at, &state->registers[UNWIND_BX]))
 		return -1;
 	state->known |= 1 << UNWIND_BX;
 	state->bx_at = 0;
@@ -208,7 +211,8 @@ static __always_inline int unwind_read_bx(struct unwind_state *state, void *read
 
 /* Goes to the caller by a rule. `state` is the caller's if this returns UNWIND_CONTINUES. */
 static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state,
-						      const struct unwind_rule *rule, void *reader)
+						      const struct unwind_rule *rule,
+						      unwind_read *read, void *context)
 {
 	__u64 cfa, base, pc, sp, fp = state->registers[UNWIND_FP], bx_at = 0;
 	bool has_fp = state->known >> UNWIND_FP & 1;
@@ -228,13 +232,13 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	default:
 		return UNWIND_UNSUPPORTED;
 	}
-	if (rule->cfa_register == UNWIND_BX && unwind_read_bx(state, reader))
+	if (rule->cfa_register == UNWIND_BX && unwind_read_bx(state, read, context))
 		return UNWIND_UNREADABLE;
 	if (unwind_register(state, rule->cfa_register, &cfa))
 		return UNWIND_UNSUPPORTED;
 	cfa += rule->cfa_offset;
 	if (rule->cfa_kind == CFA_DEREF) {
-		if (unwind_read(reader, cfa, &cfa))
+		if (read(context, cfa, &cfa))
 			return UNWIND_UNREADABLE;
 		cfa += rule->cfa_plus;
 	} else if (rule->cfa_kind == CFA_PLT && (__s64)(state->pc & 15) >= rule->cfa_plus) {
@@ -247,7 +251,7 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	} else {
 		if (unwind_base(state, rule->ra_base, cfa, &base))
 			return UNWIND_UNSUPPORTED;
-		if (unwind_read(reader, base + 8 * (__s64)rule->ra_words, &pc))
+		if (read(context, base + 8 * (__s64)rule->ra_words, &pc))
 			return UNWIND_UNREADABLE;
 	}
 	/*
@@ -260,13 +264,13 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 			 state->descents >= MAX_DESCENTS))
 		return UNWIND_NOT_ASCENDING;
 	if (descends || (state->known & UNWIND_FP_UNSURE && rule->cfa_register == UNWIND_FP))
-		if (unwind_after_call(reader, pc) <= 0)
+		if (unwind_after_call(read, context, pc) <= 0)
 			return descends ? UNWIND_NOT_ASCENDING : UNWIND_UNSUPPORTED;
 	if (state->known & UNWIND_FP_UNSURE && rule->fp_kind == FP_SAME)
 		kept |= UNWIND_FP_UNSURE;
 	if (rule->fp_kind == FP_AT) {
 		has_fp = !unwind_base(state, rule->fp_base, cfa, &base) &&
-			 !unwind_read(reader, base + rule->fp_offset, &fp);
+			 !read(context, base + rule->fp_offset, &fp);
 	} else if (rule->fp_kind == FP_LOST) {
 		has_fp = false;
 	}
@@ -319,8 +323,9 @@ static __always_inline __u32 unwind_height(const struct unwind_state *state, __u
  * by the frame pointer, which the code may use for something else: it is `sure` if it leads to a
  * return address after a call, or ends a chain of frame pointers. It `leaves` the stack if it is
  * on another one. */
-static __always_inline enum unwind_end
-unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, bool *sure)
+static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_state *state,
+							       unwind_read *read, void *context,
+							       bool leaves, bool *sure)
 {
 	__u64 sp = state->registers[UNWIND_SP], fp = state->registers[UNWIND_FP], pc, next, text;
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;
@@ -328,7 +333,7 @@ unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, b
 	enum unwind_end end;
 
 	*sure = true;
-	if (unwind_read(reader, state->pc - 2, &text)) {
+	if (read(context, state->pc - 2, &text)) {
 		text = 0;
 	} else {
 		/* Go's runtime.mcall switches from the goroutine's stack to the thread's, and
@@ -339,8 +344,7 @@ unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, b
 		height = unwind_height(state, text, &pushed);
 	}
 	if (height) {
-		if (unwind_read(reader, sp + height - 8, &pc) ||
-		    (pushed && unwind_read(reader, sp, &fp)))
+		if (read(context, sp + height - 8, &pc) || (pushed && read(context, sp, &fp)))
 			return UNWIND_UNREADABLE;
 		return unwind_go_to(state, pc, sp + height, fp, has_fp, false, 0);
 	}
@@ -355,9 +359,9 @@ unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, b
 	 * goroutine's stack. */
 	if (fp & 7 || (fp < sp && !leaves && (state->exact || text != TEXT_SYSTEMSTACK)))
 		return UNWIND_NOT_ASCENDING;
-	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
+	if (read(context, fp, &next) || read(context, fp + 8, &pc))
 		return UNWIND_UNREADABLE;
-	*sure = pc ? unwind_after_call(reader, pc) > 0 : !!chain;
+	*sure = pc ? unwind_after_call(read, context, pc) > 0 : !!chain;
 	end = unwind_go_to(state, pc, fp + 16, next, true, false, 0);
 	if (end == UNWIND_CONTINUES)
 		state->known |= UNWIND_FP_CHAIN;

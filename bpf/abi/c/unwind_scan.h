@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The last way out of code without rules, such as assembly: a scan of the stack for a return
- * address. It compiles for BPF and natively, as unwind.h does, and finds rules by unwind_rule_at(),
- * which the including file defines:
- *
- * static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
- *
- * It also defines unwind_tries_rule(), which calls unwind_try_rule(), unwind_does_lead_on(), which
- * calls unwind_leads_on(), and unwind_does_caller_lead_on(), which calls unwind_caller_leads_on():
- * in BPF by functions that the verifier checks once.
- *
- * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
- * code is known to be, or its table is not there yet.
+ * address. It compiles for BPF and natively, as unwind.h does. What depends on the one or the other
+ * are hooks (struct unwind_hooks).
  *
  * There are three kinds of scan (enum unwind_scan_kind). In each, a return address is a word after
  * a call of code. None of this is a proof, so the record says that there was a scan.
  *
  * 1. SCAN_CALLER looks upwards from the stack pointer for a caller that has rules.
- * a. A rule has to lead on from the word to another return address, or say that it is the first
+ * a. A rule has to lead from the word to another return address, or say that it is the first
  * function. Functions in between that have no rule either are passed over.
  * b. A return address of a call that has returned long ago, in a part of the stack that was not
  * overwritten since, looks the same. So the target of the call counts, where the instruction
@@ -83,9 +74,9 @@ struct unwind_scan {
 	__u32 call; /* enum unwind_call */
 	__u64 caller_pc, caller_sp, caller_fp;
 	__u32 caller_known;
-	__u32 ended;	      /* the stack ends where the scan did */
-	__u32 passes;	      /* a word may be the return address of a caller without rules */
-	__u32 caller_skips;   /* there was one before the caller, so that callers may be missing */
+	__u32 ended;	    /* the stack ends where the scan did */
+	__u32 passes;	    /* a word may be the return address of a caller without rules */
+	__u32 caller_skips; /* there was one before the caller, so that callers may be missing */
 	/* Of the caller that is tried. */
 	struct unwind_state trial;
 	struct unwind_rule rule, next_rule;
@@ -103,6 +94,24 @@ struct unwind_scan {
 	/* The frame pointer leads from another stack back to the thread's own, for when there are
 	 * no more callers on the other one. */
 	__u32 leads_back;
+};
+
+/* What the unwinder asks of the code around it. Each user has one constant of this type, so that
+ * the compiler inlines the hooks: BPF has no calls by pointer. All hooks get the user's `context`.
+ */
+struct unwind_hooks {
+	unwind_read *read;
+	/* Finds the rule for an address. Returns 1 and the rule; 0 where code without a rule is
+	 * mapped; -1 where no code is known to be, or its table is not there yet. */
+	int (*rule_at)(void *context, __u64 address, struct unwind_rule *rule);
+	/* The functions of the same names with _impl: these themselves, or, in BPF, global
+	 * functions that call them, each of which the verifier checks once. */
+	bool (*try_rule)(struct unwind_scan *scan, const struct unwind_hooks *hooks, void *context);
+	bool (*has_valid_caller)(struct unwind_scan *scan, const struct unwind_hooks *hooks,
+				 void *context, __u64 address, __u64 sp);
+	/* 0: a stack whose thread does not run, and which is not scanned. */
+	bool (*is_valid_caller)(struct unwind_scan *scan, const struct unwind_hooks *hooks,
+				void *context, const struct unwind_state *caller);
 };
 
 /* Begins a stack of a thread whose own stack is from `own_start` to `own_end`. */
@@ -173,74 +182,79 @@ static __always_inline bool unwind_begin_outermost(struct unwind_scan *scan, enu
 
 /* Follows the target of a call through an entry of the PLT, which is jmp *slot(%rip), or endbr64
  * and this jmp. */
-static __always_inline void unwind_pass_plt(struct unwind_scan *scan, void *reader)
+static __always_inline void unwind_pass_plt(struct unwind_scan *scan,
+					    const struct unwind_hooks *hooks, void *context)
 {
 	__u64 entry = scan->target;
 
-	if (unwind_read(reader, entry, &scan->text))
+	if (hooks->read(context, entry, &scan->text))
 		return;
 	if ((__u32)scan->text == 0xfa1e0ff3) {
 		entry += (scan->text >> 32 & 0xff) == 0xf2 ? 5 : 4;
-		if (unwind_read(reader, entry, &scan->text))
+		if (hooks->read(context, entry, &scan->text))
 			return;
 	}
 	if ((scan->text & 0xffff) != 0x25ff)
 		return;
 	entry += 6 + (__s64)(__s32)(scan->text >> 16);
-	if (!unwind_read(reader, entry, &scan->word))
+	if (!hooks->read(context, entry, &scan->word))
 		scan->target = scan->word;
 }
 
 /* Returns how the call before an address fits. */
-static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *scan, void *reader,
-							   void *finder, __u64 address)
+static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *scan,
+							   const struct unwind_hooks *hooks,
+							   void *context, __u64 address)
 {
 	__u64 text, after;
 	bool known = false;
 	int found;
 
-	if (unwind_read(reader, address - 8, &scan->text))
+	if (hooks->read(context, address - 8, &scan->text))
 		return CALL_NONE;
 	text = scan->text;
 	after = address + (__s64)(__s32)(text >> 32);
 	if ((text >> 24 & 0xff) == 0xe8) {
 		scan->target = after;
-		known = unwind_rule_at(finder, after, &scan->rule) >= 0;
+		known = hooks->rule_at(context, after, &scan->rule) >= 0;
 	}
 	if (!known) {
 		if (!unwind_is_indirect_call(text))
 			return CALL_NONE;
-		if ((text >> 16 & 0xffff) != 0x15ff || unwind_read(reader, after, &scan->target))
+		if ((text >> 16 & 0xffff) != 0x15ff || hooks->read(context, after, &scan->target))
 			return CALL_FITS;
 	}
-	unwind_pass_plt(scan, reader);
-	found = unwind_rule_at(finder, scan->target, &scan->rule);
+	unwind_pass_plt(scan, hooks, context);
+	found = hooks->rule_at(context, scan->target, &scan->rule);
 	if (found < 0)
 		return CALL_NONE;
 	return !found && scan->target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
 /* Returns whether a rule leads from the frame in `trial` to a word after a call. */
-static __always_inline bool unwind_try_rule(struct unwind_scan *scan, void *reader)
+static __always_inline bool unwind_try_rule_impl(struct unwind_scan *scan,
+						 const struct unwind_hooks *hooks, void *context)
 {
-	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
-	       unwind_after_call(reader, scan->trial.pc) > 0;
+	return unwind_by_rule(&scan->trial, &scan->rule, hooks->read, context) ==
+		       UNWIND_CONTINUES &&
+	       unwind_after_call(hooks->read, context, scan->trial.pc) > 0;
 }
 
 /* Returns whether a rule leads from the frame in `trial` to a return address. */
-static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
-						 void *finder)
+static __always_inline bool unwind_trial_has_caller(struct unwind_scan *scan,
+						    const struct unwind_hooks *hooks, void *context)
 {
-	return unwind_tries_rule(scan, reader, finder) &&
-	       unwind_rule_at(finder, scan->trial.pc - 1, &scan->next_rule) >= 0;
+	return hooks->try_rule(scan, hooks, context) &&
+	       hooks->rule_at(context, scan->trial.pc - 1, &scan->next_rule) >= 0;
 }
 
-/* Returns whether a rule leads on from an address, whose stack pointer was at `sp`, with the frame
- * pointer as the code without rules has it, or as it may have saved it. */
-static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *reader, void *finder,
-					    __u64 address, __u64 sp)
+/* Returns whether a rule leads from a frame at an address, whose stack pointer was at `sp`, to a
+ * caller, with the frame pointer as the code without rules has it, or as it may have saved it. */
+static __always_inline bool unwind_has_valid_caller_impl(struct unwind_scan *scan,
+							 const struct unwind_hooks *hooks,
+							 void *context, __u64 address, __u64 sp)
 {
-	if (unwind_rule_at(finder, address - 1, &scan->rule) <= 0)
+	if (hooks->rule_at(context, address - 1, &scan->rule) <= 0)
 		return false;
 	scan->trial_fp = scan->fp;
 	/* A first function is an end. A zero instead of a return address is more likely any zero.
@@ -262,20 +276,21 @@ static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *read
 		scan->trial.registers[UNWIND_FP] = scan->trial_fp;
 		scan->trial.exact = scan->trial.descents = 0;
 		scan->trial.bx_at = 0;
-		if (unwind_rule_leads_on(scan, reader, finder))
+		if (unwind_trial_has_caller(scan, hooks, context))
 			return true;
 	}
 	return false;
 }
 
-/* Returns whether the caller that was found by the frame pointer can be one: code without rules, or
- * from which a rule leads on. A register that the code uses for something else may point to a
- * return address too. */
-static __always_inline bool unwind_caller_leads_on(struct unwind_scan *scan,
-						   const struct unwind_state *caller, void *reader,
-						   void *finder)
+/* Returns whether the caller that was found by the frame pointer can be one: it is in code without
+ * rules, or a rule leads from it to its own caller. A register that the code uses for something
+ * else may point to a return address too. */
+static __always_inline bool unwind_is_valid_caller_impl(struct unwind_scan *scan,
+							const struct unwind_hooks *hooks,
+							void *context,
+							const struct unwind_state *caller)
 {
-	int found = unwind_rule_at(finder, unwind_address(caller), &scan->rule);
+	int found = hooks->rule_at(context, unwind_address(caller), &scan->rule);
 
 	if (found <= 0 || scan->rule.cfa_kind == CFA_STOP || scan->rule.ra_kind == RA_INTERRUPTED)
 		return true;
@@ -285,15 +300,15 @@ static __always_inline bool unwind_caller_leads_on(struct unwind_scan *scan,
 	scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP;
 	scan->trial.exact = scan->trial.descents = 0;
 	scan->trial.bx_at = 0;
-	return unwind_rule_leads_on(scan, reader, finder);
+	return unwind_trial_has_caller(scan, hooks, context);
 }
 
 /* Begins a scan, and goes to the caller of code without rules by its frame pointer. If that is not
- * `sure`, the scan may find a better one. The stack of a thread that does not run is not looked at
- * for more. */
+ * `sure`, the scan may find a better one. */
 static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *scan,
-							   struct unwind_state *state, void *reader,
-							   void *finder, bool runs, bool *sure)
+							   struct unwind_state *state,
+							   const struct unwind_hooks *hooks,
+							   void *context, bool *sure)
 {
 	bool leaves, returns;
 	enum unwind_end end;
@@ -302,14 +317,14 @@ static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *s
 	leaves = !state->exact && unwind_in_own_stack(scan, scan->sp) &&
 		 !unwind_in_own_stack(scan, scan->fp);
 	returns = scan->kind == SCAN_OTHER_STACK && unwind_in_own_stack(scan, scan->fp);
-	end = unwind_by_frame_pointer(state, reader, leaves || returns, sure);
+	end = unwind_by_frame_pointer(state, hooks->read, context, leaves || returns, sure);
 	if (end != UNWIND_CONTINUES) {
 		*sure = *sure && !scan->back;
 		return end;
 	}
-	if (!runs || !*sure || !(state->known & UNWIND_FP_CHAIN))
+	if (!hooks->is_valid_caller || !*sure || !(state->known & UNWIND_FP_CHAIN))
 		return end;
-	*sure = unwind_does_caller_lead_on(scan, state, reader, finder);
+	*sure = hooks->is_valid_caller(scan, hooks, context, state);
 	if (*sure && leaves)
 		scan->back = scan->sp;
 	if (*sure && returns) {
@@ -333,43 +348,47 @@ static __always_inline void unwind_take_caller(struct unwind_scan *scan, enum un
 
 /* Reads the word at an address of the stack. Returns 0, or 1 if it is no address of code, or -1 if
  * it can't be read. */
-static __always_inline int unwind_read_candidate(struct unwind_scan *scan, void *reader,
+static __always_inline int unwind_read_candidate(struct unwind_scan *scan,
+						 const struct unwind_hooks *hooks, void *context,
 						 __u64 address)
 {
-	if (unwind_read(reader, address, &scan->word))
+	if (hooks->read(context, address, &scan->word))
 		return -1;
 	return scan->word < 4096 || scan->word >> 47;
 }
 
 /* Looks at the word at an address of a stack that is not the thread's own. */
-static __always_inline int unwind_scan_other_stack(struct unwind_scan *scan, void *reader,
-						   void *finder, __u64 address)
+static __always_inline int unwind_scan_other_stack(struct unwind_scan *scan,
+						   const struct unwind_hooks *hooks, void *context,
+						   __u64 address)
 {
-	int none = unwind_read_candidate(scan, reader, address);
+	int none = unwind_read_candidate(scan, hooks, context, address);
 
 	if (none)
 		return none < 0;
-	if (unwind_rule_at(finder, scan->word - 1, &scan->rule))
+	if (hooks->rule_at(context, scan->word - 1, &scan->rule))
 		return 0;
-	if (unwind_after_call(reader, scan->word) > 0)
+	if (unwind_after_call(hooks->read, context, scan->word) > 0)
 		unwind_take_caller(scan, CALL_FITS, address);
 	return 1;
 }
 
 /* Looks at the word at an address of the stack for the return address of what the thread's first
  * function has called. */
-static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void *reader,
-						 void *finder, __u64 address)
+static __always_inline int unwind_scan_outermost(struct unwind_scan *scan,
+						 const struct unwind_hooks *hooks, void *context,
+						 __u64 address)
 {
 	int none;
 
 	if (address < (scan->back ? scan->back : scan->sp))
 		return 1;
-	none = unwind_read_candidate(scan, reader, address);
+	none = unwind_read_candidate(scan, hooks, context, address);
 	if (none)
 		return none < 0;
-	if (unwind_rule_at(finder, scan->word - 1, &scan->rule) <= 0 ||
-	    scan->rule.cfa_kind == CFA_STOP || unwind_after_call(reader, scan->word) <= 0)
+	if (hooks->rule_at(context, scan->word - 1, &scan->rule) <= 0 ||
+	    scan->rule.cfa_kind == CFA_STOP ||
+	    unwind_after_call(hooks->read, context, scan->word) <= 0)
 		return 0;
 	scan->trial.pc = scan->word;
 	scan->trial.registers[UNWIND_SP] = address + 8;
@@ -377,7 +396,7 @@ static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void 
 	scan->trial.exact = scan->trial.descents = 0;
 	scan->trial.bx_at = 0;
 	scan->next_rule.cfa_kind = CFA_ABSENT;
-	if (!unwind_rule_leads_on(scan, reader, finder) || scan->next_rule.cfa_kind != CFA_STOP)
+	if (!unwind_trial_has_caller(scan, hooks, context) || scan->next_rule.cfa_kind != CFA_STOP)
 		return 0;
 	scan->known = 1 << UNWIND_SP;
 	unwind_take_caller(scan, CALL_FITS, address);
@@ -386,10 +405,11 @@ static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void 
 
 /* Looks at the word at an address of the stack for the return address of a caller that has
  * rules. */
-static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *reader, void *finder,
+static __always_inline int unwind_scan_caller(struct unwind_scan *scan,
+					      const struct unwind_hooks *hooks, void *context,
 					      __u64 address)
 {
-	int none = unwind_read_candidate(scan, reader, address);
+	int none = unwind_read_candidate(scan, hooks, context, address);
 	enum unwind_call call;
 	__u64 word;
 	int found;
@@ -401,13 +421,13 @@ static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *re
 	word = scan->word;
 	if (word - address < SCAN_SAVED_BYTES)
 		scan->saved[scan->saves++ & (SCAN_SAVED - 1)] = word;
-	found = unwind_rule_at(finder, word - 1, &scan->rule);
-	if (!found && !scan->passes && unwind_after_call(reader, word) > 0)
+	found = hooks->rule_at(context, word - 1, &scan->rule);
+	if (!found && !scan->passes && unwind_after_call(hooks->read, context, word) > 0)
 		scan->passes = 1;
 	if (found <= 0)
 		return 0;
-	call = unwind_call_before(scan, reader, finder, word);
-	if (call <= scan->call || !unwind_does_lead_on(scan, reader, finder, word, address + 8))
+	call = unwind_call_before(scan, hooks, context, word);
+	if (call <= scan->call || !hooks->has_valid_caller(scan, hooks, context, word, address + 8))
 		return 0;
 	scan->word = word;
 	unwind_take_caller(scan, call, address);
@@ -419,16 +439,17 @@ static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *re
 }
 
 /* Looks at the next word. Returns 1 at the end of the scan. */
-static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *reader, void *finder,
+static __always_inline int unwind_scan_word(struct unwind_scan *scan,
+					    const struct unwind_hooks *hooks, void *context,
 					    __u64 index)
 {
 	switch (scan->kind) {
 	case SCAN_OTHER_STACK:
-		return unwind_scan_other_stack(scan, reader, finder, scan->sp + 8 * index);
+		return unwind_scan_other_stack(scan, hooks, context, scan->sp + 8 * index);
 	case SCAN_OUTERMOST:
-		return unwind_scan_outermost(scan, reader, finder, scan->own_end - 8 * (index + 1));
+		return unwind_scan_outermost(scan, hooks, context, scan->own_end - 8 * (index + 1));
 	default:
-		return unwind_scan_caller(scan, reader, finder, scan->sp + 8 * index);
+		return unwind_scan_caller(scan, hooks, context, scan->sp + 8 * index);
 	}
 }
 
@@ -436,12 +457,13 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
  * none: then the scan continues after it. A return address where no code is known may be in code
  * that was mapped just now. */
 static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, enum unwind_end end,
-					       const struct unwind_state *state, void *reader)
+					       const struct unwind_state *state, unwind_read *read,
+					       void *context)
 {
 	if (end == UNWIND_COMPLETE || end == UNWIND_UNVERIFIED || end == UNWIND_DEPTH_LIMIT ||
 	    scan->kind == SCAN_OUTERMOST)
 		return false;
-	return end != UNWIND_NO_MAPPING || unwind_after_call(reader, state->pc) <= 0;
+	return end != UNWIND_NO_MAPPING || unwind_after_call(read, context, state->pc) <= 0;
 }
 
 /* Begins to continue with a scan. */
@@ -451,8 +473,8 @@ static __always_inline void unwind_resume_scan(struct unwind_scan *scan)
 	scan->call = CALL_NONE;
 }
 
-/* Returns whether a rule that has not led on may do so with another frame pointer: one of those
- * that the code before has saved, if the last scan saw it. */
+/* Returns whether a rule that has found no caller may find one with another frame pointer: one of
+ * those that the code before has saved, if the last scan saw it. */
 static __always_inline bool unwind_fp_may_be_saved(const struct unwind_state *state,
 						   const struct unwind_rule *rule,
 						   enum unwind_end end)

@@ -8,6 +8,8 @@
 #ifndef KCOLLECT_UNWIND_TABLES_H
 #define KCOLLECT_UNWIND_TABLES_H
 
+#include "integers.h"
+
 /* Powers of two: an index into them is masked, so that the verifier has its range. */
 #define MAX_PAGES      65536
 #define MAX_RULES      65536
