@@ -16,15 +16,17 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 11] = [
+const SUBJECTS: [&str; 13] = [
     "maps",
     "clock",
     "sched",
+    "page_fault",
     "user_unwind",
     "overflow",
     "task_iter",
     "exec",
     "wakeup",
+    "deciding_words",
     "io_call",
     "io_uring",
     "heap",

@@ -47,21 +47,7 @@ const volatile struct traced_call traced_calls[TRACED_CALLS];
 
 struct io_record_scratches kc_io_scratch SEC(".maps");
 
-struct io_stack_scratches kc_io_stack SEC(".maps");
-
 struct io_threads kc_io_threads SEC(".maps");
-
-/* Declared in io_stack.h. */
-__attribute__((noinline)) int kc_note_step(__u32 scratch_index)
-{
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
-	__u32 zero = 0;
-	struct io_stack_scratch *scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
-
-	if (out && scratch)
-		note_step(out, scratch);
-	return 0;
-}
 
 /* Results with which a call leaves that the kernel may make again (include/linux/errno.h). */
 static __always_inline bool is_interrupted(long result)

@@ -19,35 +19,16 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "deciding_words.h"
+#include "record.h"
 #include "user_return.h"
 #include "user_stack.h"
 #include "user_unwind.h"
-
-/* Max words that are compared. */
-#define MAX_DECIDING 32
-
-/* The words are read in parts: a read of user memory costs as much as reading many more words, but
- * a stack may have a buffer in it. */
-#define STACK_PARTS 4
-#define PART_WORDS  128
 
 /* Number of words of a copied stack that are compared, a power of two. Functions of unoptimised
  * programs take hundreds of bytes each. */
 #define NEXT_WORDS	 (STACK_PARTS * PART_WORDS)
 #define MIN_NEXT_WORDS 64
-
-/* The words of a stack that decide where its frames are. */
-struct deciding_words {
-	__u64 hash;
-	__u32 count;	/* 0: they don't decide it */
-	__u32 needs_fp; /* the frame pointer decides too */
-	struct {
-		__u32 at; /* in words from the stack pointer on */
-		__u32 words;
-	} parts[STACK_PARTS];	/* those after the last have no words */
-	__u16 at[MAX_DECIDING]; /* indexes in `words` of the scratch, where one part follows another
-				 */
-};
 
 /* A call site in a thread: the last stack there. */
 struct io_call_site {
@@ -79,35 +60,6 @@ struct io_thread {
 	struct interrupted_call interrupted[MAX_INTERRUPTED];
 	struct io_call_site call_sites[IO_CALL_SITES];
 };
-
-/* Where the caller's frame pointer is saved, in words from the stack pointer on; or the register
- * has it; or that is not known. */
-#define MAX_AT	       0xffff
-#define FP_IN_REGISTER 0x10000
-#define FP_ELSEWHERE   0x10001
-
-/* Where the words that decide a stack are found. */
-struct io_stack_scratch {
-	__u64 words[STACK_PARTS * PART_WORDS];
-	__u64 sp;
-	__u32 undecided; /* something else decides too */
-	__u32 fp_at;
-	struct deciding_words deciding;
-};
-
-struct io_stack_scratches {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct io_stack_scratch);
-};
-
-extern struct io_stack_scratches kc_io_stack SEC(".maps");
-
-static __always_inline __u64 hashed(__u64 hash, __u64 word)
-{
-	return (hash ^ word) * 0x9e3779b97f4a7c15 ^ hash >> 29;
-}
 
 /* Returns whether a word of a stack can be a return address: in the program's own code, or
  * elsewhere than numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with
@@ -155,103 +107,6 @@ static __always_inline __u64 hash_next(struct io_stack_scratch *scratch, struct 
 	bpf_loop(count, hash_next_word, &next, 0);
 	return next.hash ? next.hash : 1;
 }
-
-/* Returns a hash of the words that decided the last stack; 0 if they can't be read. */
-static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
-					   const struct deciding_words *deciding, __u64 sp)
-{
-	__u32 count = deciding->count;
-	__u64 hash = 1;
-
-	for (__u32 part = 0; part < STACK_PARTS; part++) {
-		__u32 words = deciding->parts[part].words;
-
-		if (!words)
-			break;
-		if (words > PART_WORDS ||
-		    bpf_probe_read_user(scratch->words + PART_WORDS * part, 8 * words,
-					(void *)(sp + 8 * (__u64)deciding->parts[part].at)))
-			return 0;
-	}
-	for (__u32 number = 0; number < MAX_DECIDING && number < count; number++)
-		hash = hashed(
-			hash,
-			scratch->words[deciding->at[number] & (STACK_PARTS * PART_WORDS - 1)]);
-	return hash;
-}
-
-/* Index in the scratch of the word that is `at` words from the stack pointer; one past the end of
- * the scratch if that word is not in it. */
-static __always_inline __u32 index_in_parts(struct deciding_words *deciding, __u32 at)
-{
-	for (__u32 part = 0; part < STACK_PARTS; part++) {
-		__u32 first = deciding->parts[part].at, words = deciding->parts[part].words;
-
-		if (!words)
-			first = deciding->parts[part].at = at;
-		if (at - first >= PART_WORDS)
-			continue;
-		if (words <= at - first)
-			deciding->parts[part].words = at - first + 1;
-		return PART_WORDS * part + (at - first);
-	}
-	return STACK_PARTS * PART_WORDS;
-}
-
-/* Adds a word that decides the stack. Returns it. */
-static __always_inline __u64 decides(struct io_stack_scratch *scratch, __u64 at)
-{
-	struct deciding_words *deciding = &scratch->deciding;
-	__u32 count = deciding->count, index = STACK_PARTS * PART_WORDS;
-	__u64 word;
-
-	if (at <= MAX_AT && count < MAX_DECIDING)
-		index = index_in_parts(deciding, at);
-	if (index >= STACK_PARTS * PART_WORDS ||
-	    bpf_probe_read_user(&word, sizeof(word), (void *)(scratch->sp + 8 * at))) {
-		scratch->undecided = 1;
-		return 0;
-	}
-	/* For the verifier it is masked after the barrier. */
-	barrier_var(count);
-	deciding->at[count & (MAX_DECIDING - 1)] = index;
-	deciding->hash = hashed(deciding->hash, word);
-	deciding->count = count + 1;
-	return word;
-}
-
-/* Notes what decided the step to the last frame. */
-static __always_inline void note_step(const struct user_scratch *out,
-				      struct io_stack_scratch *scratch)
-{
-	const struct unwind_rule *rule = &rules[out->rule & (MAX_RULES - 1)];
-	__u64 cfa = out->state.registers[UNWIND_SP], fp_at;
-
-	if (!out->rule || (rule->cfa_kind != CFA_REGISTER && rule->cfa_kind != CFA_PLT)) {
-		scratch->undecided = 1;
-		return;
-	}
-	if (rule->cfa_register == UNWIND_FP) {
-		if (scratch->fp_at == FP_IN_REGISTER)
-			scratch->deciding.needs_fp = 1;
-		else
-			decides(scratch, scratch->fp_at);
-	} else if (rule->cfa_register != UNWIND_SP) {
-		scratch->undecided = 1;
-	}
-	if (rule->fp_kind == FP_AT) {
-		fp_at = (cfa + rule->fp_offset - scratch->sp) / 8;
-		scratch->fp_at = rule->fp_base == UNWIND_CFA && fp_at <= MAX_AT ? fp_at
-										: FP_ELSEWHERE;
-	}
-	/* In a signal's frame the return address is elsewhere. With return probes, an address in
-	 * their page is in its place. */
-	if (decides(scratch, (cfa - 8 - scratch->sp) / 8) != out->state.pc)
-		scratch->undecided = 1;
-}
-
-/* The same as a global function, which the verifier checks once: it is in io_call.bpf.c. */
-int kc_note_step(__u32 scratch_index);
 
 static long unwind_and_note(__u64 index, __u32 *scratch_index)
 {

@@ -8,6 +8,9 @@
 #include <bpf/bpf_core_read.h>
 #include "arch.h"
 #include "clock.h"
+#include "grid.h"
+#include "page_fault.h"
+#include "record.h"
 #include "sched_info.h"
 #include "thread.h"
 #include "user_return.h"
@@ -18,20 +21,8 @@
 #define TASK_DEAD	       0x80
 #define SYSTEM_CALL_NONE       (-1)
 
-/* In how many frames of a stack the handling of a page fault is looked for: in the kernel in the
- * innermost, in user mode in the outermost. */
-#define KERNEL_FAULT_FRAMES 32
-#define USER_FAULT_FRAMES   8
-
 /* asm-generic/errno-base.h */
 #define EPERM 1
-
-/* Where the kernel handles page faults: set by bpf/src/load.rs, from the kernel's symbols. */
-extern const volatile __u64 page_fault_from;
-extern const volatile __u64 page_fault_to;
-/* kc_kernel_fault runs: a thread without a note is in no page fault of the kernel. Set by
- * bpf/src/load.rs. */
-extern const volatile bool kernel_faults_are_noted;
 
 /* Whether the kernel can run the owner of a mutex by the time of a thread that is blocked on it
  * (CONFIG_SCHED_PROXY_EXEC), which then stays in the run queue. Other kernels have one pointer by
@@ -85,45 +76,6 @@ static __always_inline __u64 run_delay(struct task_struct *task, const struct th
 	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);
 }
 
-/* A search of a stack for the handling of a page fault, from a frame on. */
-struct fault_search {
-	const struct tick_scratch *stack;
-	__u64 first;
-	__u64 found;
-};
-
-static long is_fault_frame(__u64 frame, struct fault_search *search)
-{
-	__u64 index = search->first + frame, address;
-
-	if (index >= MAX_KERNEL_FRAMES)
-		return 1;
-	address = search->stack->stack[index];
-	search->found = address >= page_fault_from && address < page_fault_to;
-	return search->found;
-}
-
-/* Whether a thread that blocks is handling a page fault of user mode or of the kernel. Without
- * kallsyms, assume that every block from user mode is a page fault, and that no other is. */
-static __always_inline bool in_page_fault(struct task_struct *task, struct tick_scratch *out,
-					  bool user)
-{
-	struct fault_search search = {.stack = out};
-	__u64 frames, most = user ? USER_FAULT_FRAMES : KERNEL_FAULT_FRAMES;
-	long got;
-
-	if (!page_fault_from)
-		return user;
-	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-	frames = got > 0 ? got / sizeof(__u64) : 0;
-	if (frames > most) {
-		search.first = user ? frames - most : 0;
-		frames = most;
-	}
-	bpf_loop(frames, is_fault_frame, &search, 0);
-	return search.found;
-}
-
 /* Returns whether the control group of a thread is frozen, as `docker pause` does. A thread that
  * waits for the child of its vfork is marked as frozen too, and is not asked to be. */
 static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
@@ -132,12 +84,6 @@ static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
 	       (bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD(task, frozen) &&
 		task->jobctl & JOBCTL_TRAP_FREEZE);
 }
-
-/* Returns the state of the current thread, which blocks, if that is in a page fault of user mode or
- * of the kernel; otherwise 0. If the instruction can't be read, it is what the thread waits for:
- * also if only the end can't, in the next page. A global function, which the verifier checks
- * once. */
-__attribute__((noinline)) __u32 kc_fault_of_current(bool user);
 
 /* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has space for the
  * stack of a thread that is not the current one, whose faults all count as data faults. */

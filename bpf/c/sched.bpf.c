@@ -3,8 +3,7 @@
  * The states of all threads. At each context switch `kc_sched_switch` updates the accounts of both
  * threads (account.h). When a thread is on a CPU again and boundaries of the tick grid have passed,
  * a record is sent with their number and the kernel stack in which the thread was off the CPU;
- * shorter off-CPU intervals cost no data. `kc_kernel_fault` notes page faults in kernel mode, in
- * which a thread may block; faults in user mode, which are ten times as many, need no note.
+ * shorter off-CPU intervals cost no data.
  *
  * All times are of the scheduler's clock, which is up to date in the run queue at a switch.
  *
@@ -29,9 +28,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-const volatile __u64 page_fault_from;
-const volatile __u64 page_fault_to;
-const volatile bool kernel_faults_are_noted;
 const volatile __u64 lock_threshold_ns;
 const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
@@ -196,24 +192,6 @@ __attribute__((noinline)) int kc_send_missed_off_cpu(__u64 began_ns)
 	if (thread && stats)
 		send_missed_off_cpu(stats, task, thread, began_ns, cpu);
 	return 0;
-}
-
-__attribute__((noinline)) __u32 kc_fault_of_current(bool user)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	__u8 instruction[INSTRUCTION_BYTES];
-	__u32 zero = 0;
-	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
-	struct pt_regs *regs;
-
-	if (!out || !in_page_fault(task, out, user))
-		return 0;
-	if (!user)
-		return STATE_KERNEL_FAULT;
-	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	return regs && bpf_probe_read_user(instruction, sizeof(instruction), (void *)user_ip(regs))
-		       ? STATE_TEXT_FAULT
-		       : STATE_DATA_FAULT;
 }
 
 /* end_at_switch() of a thread that leaves: a global function, likewise. */
@@ -518,18 +496,4 @@ SEC("tp_btf/sched_switch")
 int kc_sched_switch_alone(__u64 *ctx)
 {
 	return sched_switch(ctx, false);
-}
-
-SEC("tp_btf/page_fault_kernel")
-int kc_kernel_fault(__u64 *ctx)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-
-	(void)ctx;
-	if (thread) {
-		thread->kernel_fault = 1;
-		thread->faulted_in_kernel = 1;
-	}
-	return 0;
 }
