@@ -37,6 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=c");
     println!("cargo::rerun-if-changed=abi/c");
     println!("cargo::rerun-if-env-changed=CLANG");
+    // For src/tests/headers.rs.
+    println!(
+        "cargo::rustc-env=LIBBPF_INCLUDE={}",
+        env::var("DEP_BPF_INCLUDE")?
+    );
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let target = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {

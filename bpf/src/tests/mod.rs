@@ -1,4 +1,5 @@
 mod account;
 mod draw;
 mod grid;
+mod headers;
 mod maple;
