@@ -34,7 +34,7 @@ const volatile bool counters_overflow;
 const volatile __u64 steal_from_rq;
 
 volatile bool recording;
-volatile __u64 begin_ns;
+volatile __u64 recording_start_ns;
 volatile __u64 rotation_ns;
 volatile __u64 until_ns;
 

@@ -13,17 +13,19 @@
 extern const volatile __u64 period_ns;
 extern const volatile bool record_idle;
 
-/* Threads are tracked only while `recording` is set; the grid continues regardless, so that a pause
- * moves no boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet),
- * however late a CPU counts them. CLOCK_MONOTONIC. Written by bpf/src/recording.rs: until_ns is in
- * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts
- * nothing, rather than boundaries that no record will have.
+/*
+ * Threads are tracked only while `recording` is set; the grid continues regardless, so that a pause
+ * moves no boundary. Only boundaries after recording_start_ns count, and none after until_ns (0: no
+ * end yet), however late a CPU counts them. CLOCK_MONOTONIC. Written by bpf/src/recording.rs:
+ * until_ns is in the past until recording_start_ns and `recording` are set, so that a CPU that
+ * reads them in between counts nothing, rather than boundaries that no record will have.
  *
- * One recording may make several experiments: what comes after rotation_ns belongs to the next one.
- * rotation_ns is set before that instant. begin_ns follows when the accounts of all threads belong
- * to the next experiment. */
+ * One recording may make several experiments, each of an epoch: what comes after rotation_ns
+ * belongs to the next one. rotation_ns is set before that instant. recording_start_ns follows when
+ * the accounts of all threads belong to the next epoch.
+ */
 extern volatile bool recording;
-extern volatile __u64 begin_ns;
+extern volatile __u64 recording_start_ns;
 extern volatile __u64 rotation_ns;
 extern volatile __u64 until_ns;
 
@@ -37,34 +39,35 @@ static __always_inline __u64 scheduler_clock(struct task_struct *task)
 				: bpf_ktime_get_ns() + any_offset_ns;
 }
 
-/* Start of the recorded span that an instant belongs to: begin_ns, or the rotation. Both are
+/* Start of the epoch that an instant belongs to: recording_start_ns, or the rotation. All times are
  * CLOCK_MONOTONIC. */
-static __always_inline __u64 begin_of(__u64 time_ns)
+static __always_inline __u64 epoch_of(__u64 time_ns)
 {
 	__u64 rotation = rotation_ns;
 
-	return time_ns > rotation ? rotation : begin_ns;
+	return time_ns > rotation ? rotation : recording_start_ns;
 }
 
-/* Start of the recorded span that a context switch at this moment belongs to. The scheduler may
- * have read its clock at a wake-up some time ago, which would put the switch before a rotation at
- * which the accounts are being closed. */
-static __always_inline __u64 begin_of_switch(void)
+/* Start of the epoch that a context switch at this moment belongs to. The scheduler may have read
+ * its clock at a wake-up some time ago, which would put the switch before a rotation at which the
+ * accounts are being closed. */
+static __always_inline __u64 epoch_of_switch(void)
 {
-	__u64 began_ns = begin_ns, rotation = rotation_ns;
+	__u64 epoch_start_ns = recording_start_ns, rotation = rotation_ns;
 
-	return rotation > began_ns && bpf_ktime_get_ns() > rotation ? rotation : began_ns;
+	return rotation > epoch_start_ns && bpf_ktime_get_ns() > rotation ? rotation
+									  : epoch_start_ns;
 }
 
-/* Time of a record that is built now and belongs to the recorded span that started at `began_ns`:
- * on that span's side of a rotation, and no later than the end of recording. */
-static __always_inline __u64 record_time(__u64 began_ns)
+/* Time of a record that is built now and belongs to the epoch that started at `epoch_start_ns`: on
+ * that epoch's side of a rotation, and no later than the end of recording. */
+static __always_inline __u64 record_time(__u64 epoch_start_ns)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;
 
 	if (until && now_ns > until)
 		now_ns = until;
-	if (began_ns < rotation)
+	if (epoch_start_ns < rotation)
 		return now_ns <= rotation ? now_ns : rotation;
 	/* User space puts its own record of the rotation one nanosecond after it. */
 	return now_ns > rotation + 1 ? now_ns : rotation + 2;
@@ -73,8 +76,8 @@ static __always_inline __u64 record_time(__u64 began_ns)
 /* What each CPU had counted by the last rotation. */
 extern struct cpu_stats_array kc_ended_stats SEC(".maps");
 
-/* Begins to count the boundaries after `began_ns`. */
-static __noinline int begin_grid(struct cpu_stats *stats, __u64 began_ns)
+/* Begins to count the boundaries after `epoch_start_ns`. */
+static __noinline int begin_grid(struct cpu_stats *stats, __u64 epoch_start_ns)
 {
 	struct grid grid = {.origin_ns = stats->origin_ns, .index = stats->index};
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -83,10 +86,10 @@ static __noinline int begin_grid(struct cpu_stats *stats, __u64 began_ns)
 	if (ended)
 		__builtin_memcpy(ended, stats, sizeof(*ended));
 	stats->index_at_rotation = grid.index;
-	grid_advance(&grid, began_ns, period_ns);
+	grid_advance(&grid, epoch_start_ns, period_ns);
 	stats->index = grid.index;
 	stats->next_ns = stats->origin_ns + (grid.index + 1) * period_ns;
-	stats->begun_ns = began_ns;
+	stats->begun_ns = epoch_start_ns;
 	stats->home_ns = stats->origin_ns;
 	return 0;
 }
@@ -101,19 +104,20 @@ struct passed {
  * rotation first, and those after it the next time. */
 static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now_ns)
 {
-	__u64 began_ns = begin_of(now_ns), until = until_ns, stolen_ns = stolen_since_count(stats);
+	__u64 epoch_start_ns = epoch_of(now_ns), until = until_ns,
+	      stolen_ns = stolen_since_count(stats);
 	__u64 end_ns = until && now_ns > until ? until : now_ns, from;
 	struct passed passed;
 	struct grid grid;
 
 	/* Boundaries in a pause do not count. */
-	if (stats->begun_ns < begin_ns)
-		begin_grid(stats, begin_ns);
-	if (stats->begun_ns < began_ns) {
-		if (stats->origin_ns + (stats->index + 1) * period_ns <= began_ns)
-			end_ns = began_ns;
+	if (stats->begun_ns < recording_start_ns)
+		begin_grid(stats, recording_start_ns);
+	if (stats->begun_ns < epoch_start_ns) {
+		if (stats->origin_ns + (stats->index + 1) * period_ns <= epoch_start_ns)
+			end_ns = epoch_start_ns;
 		else
-			begin_grid(stats, began_ns);
+			begin_grid(stats, epoch_start_ns);
 	}
 	grid.origin_ns = stats->origin_ns;
 	grid.index = from = stats->index;
@@ -176,9 +180,8 @@ static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 /* Removes from the boundaries after `from`, which were just counted, the boundaries that passed
  * before `task` came to this CPU: its switch-in was not seen, nor any other since the last thread
  * that was seen coming. */
-static __always_inline struct passed since_arrival(struct cpu_stats *stats,
-						   struct task_struct *task, __u64 from,
-						   struct passed passed)
+static __always_inline struct passed
+since_arrival(struct cpu_stats *stats, struct task_struct *task, __u64 from, struct passed passed)
 {
 	const struct thread *thread = 0;
 	__u32 unseen;

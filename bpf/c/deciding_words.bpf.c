@@ -29,7 +29,7 @@ static __always_inline __u32 index_in_parts(struct deciding_words *deciding, __u
 }
 
 /* Adds a word that decides the stack. Returns it. */
-static __always_inline __u64 decides(struct io_stack_scratch *scratch, __u64 at)
+static __always_inline __u64 add_deciding_word(struct io_stack_scratch *scratch, __u64 at)
 {
 	struct deciding_words *deciding = &scratch->deciding;
 	__u32 count = deciding->count, index = STACK_PARTS * PART_WORDS;
@@ -65,7 +65,7 @@ static __always_inline void note_step(const struct user_scratch *out,
 		if (scratch->fp_at == FP_IN_REGISTER)
 			scratch->deciding.needs_fp = 1;
 		else
-			decides(scratch, scratch->fp_at);
+			add_deciding_word(scratch, scratch->fp_at);
 	} else if (rule->cfa_register != UNWIND_SP) {
 		scratch->undecided = 1;
 	}
@@ -76,7 +76,7 @@ static __always_inline void note_step(const struct user_scratch *out,
 	}
 	/* In a signal's frame the return address is elsewhere. With return probes, an address in
 	 * their page is in its place. */
-	if (decides(scratch, (cfa - 8 - scratch->sp) / 8) != out->state.pc)
+	if (add_deciding_word(scratch, (cfa - 8 - scratch->sp) / 8) != out->state.pc)
 		scratch->undecided = 1;
 }
 

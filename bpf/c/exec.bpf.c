@@ -51,7 +51,7 @@ int kc_exec_rename(__u64 *ctx)
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-	__u64 began_ns = begin_of_switch(), now_ns;
+	__u64 epoch_start_ns = epoch_of_switch(), now_ns;
 	struct thread_record *out;
 
 	/* A thread may give another one its name. */
@@ -61,14 +61,15 @@ int kc_exec_rename(__u64 *ctx)
 	forget_stacks(thread);
 	out = bpf_map_lookup_elem(&kc_exec_record, &zero);
 	/* The account may be in the claim of an iteration that closes it for a rotation. */
-	if (!out || is_of_ended(thread, began_ns) || !claim_tracking(&thread->account, TRACKED)) {
+	if (!out || belongs_to_previous_epoch(thread, epoch_start_ns) ||
+	    !claim_tracking(&thread->account, TRACKED)) {
 		__sync_fetch_and_add(&stats->thread_records_lost, 1);
 		return 0;
 	}
 	now_ns = bpf_ktime_get_ns() + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
 	/* What was stolen from the CPU meanwhile is counted when the thread leaves it. */
 	account_end(&thread->account, now_ns, past_delay(task, thread), RUN_TIME_UNKNOWN, 0);
-	fill_thread_record(out, task, record_time(began_ns), thread, &thread->account, cpu);
+	fill_thread_record(out, task, record_time(epoch_start_ns), thread, &thread->account, cpu);
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
 	if (!send(cpu, out, sizeof(*out)))
@@ -77,7 +78,7 @@ int kc_exec_rename(__u64 *ctx)
 	thread->account.tracked_ns = 0;
 	read_kernel_counts(task, thread->baseline);
 	thread->tid = task->pid;
-	track(thread, thread->experiment_ns, thread->account.since_ns, STATE_ON_CPU, DETAIL_NONE,
+	track(thread, thread->epoch_start_ns, thread->account.since_ns, STATE_ON_CPU, DETAIL_NONE,
 	      past_delay(task, thread), RUN_TIME_UNKNOWN);
 	return 0;
 }

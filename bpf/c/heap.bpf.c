@@ -83,7 +83,7 @@ struct allocating_thread {
 	__u64 sp;
 	__u64 bytes;
 	__u64 entered_ns;
-	__u64 old_address;	   /* the sampled block that it reallocates, or 0 */
+	__u64 old_address; /* the sampled block that it reallocates, or 0 */
 	__u64 put_at;	   /* where it puts the address; 0: it returns that */
 	__u32 user_return; /* the number of its user stack */
 	__u16 sampled;
@@ -318,7 +318,7 @@ static __always_inline __u32 send_allocation_stack(struct task_struct *task,
 
 /* Whether the ring has space for a sampled block. Half of the ring is left to ticks, since blocks
  * may come without end. */
-static __always_inline bool has_room(void)
+static __always_inline bool ring_has_space(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 
@@ -337,7 +337,8 @@ static __always_inline bool enter_growth(const struct pt_regs *regs, struct task
 	__u32 function = cookie & PROBE_FUNCTION_MASK;
 
 	/* brk(0) only asks. */
-	if (!recording || (function == FUNCTION_BREAK && !first_argument(regs)) || !has_room())
+	if (!recording || (function == FUNCTION_BREAK && !first_argument(regs)) ||
+	    !ring_has_space())
 		return false;
 	thread = bpf_task_storage_get(&kc_allocating, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!thread) {
@@ -409,7 +410,7 @@ static __always_inline void sampled_by_allocator(const struct pt_regs *regs,
 	};
 	struct allocating_thread *thread;
 
-	if (!recording || !record.address || !record.bytes || !has_room())
+	if (!recording || !record.address || !record.bytes || !ring_has_space())
 		return;
 	thread = bpf_task_storage_get(&kc_allocating, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!thread || (!(cookie & PROBE_WITHOUT_FREES) && !keep_block(task, record.address))) {
@@ -424,18 +425,18 @@ static __always_inline void sampled_by_allocator(const struct pt_regs *regs,
 static __always_inline void reach_usdt(const struct pt_regs *regs, struct task_struct *task,
 				       __u64 cookie, struct probe_use *use)
 {
-	__u64 began_ns = bpf_ktime_get_ns();
+	__u64 start_ns = bpf_ktime_get_ns();
 	__u32 index = cookie >> PROBE_CALL_SHIFT;
 	struct usdt_operands *operands = bpf_map_lookup_elem(&kc_usdt_operands, &index);
 
 	if (!operands)
 		return;
 	if ((cookie & PROBE_FUNCTION_MASK) == FUNCTION_SAMPLED_FREE) {
-		free_block(task, usdt_argument(regs, &operands->at[0]), began_ns);
+		free_block(task, usdt_argument(regs, &operands->at[0]), start_ns);
 		return;
 	}
 	sampled_by_allocator(regs, task, cookie, operands);
-	use->sampled_ns += bpf_ktime_get_ns() - began_ns;
+	use->sampled_ns += bpf_ktime_get_ns() - start_ns;
 }
 
 /* A function of an allocator is called. Returns whether its return is awaited. */
@@ -463,7 +464,8 @@ static __always_inline bool enter(struct pt_regs *regs)
 		return true;
 	}
 	/* What is freed in a pause was allocated before. */
-	if (call.function == FUNCTION_FREE || !(recording || use_index(cookie) == MEASURED_PROBE_USE)) {
+	if (call.function == FUNCTION_FREE ||
+	    !(recording || use_index(cookie) == MEASURED_PROBE_USE)) {
 		free_block(task, call.block, bpf_ktime_get_ns());
 		return false;
 	}
@@ -474,7 +476,7 @@ static __always_inline bool enter(struct pt_regs *regs)
 	}
 	if (is_nested(thread, &call, sp))
 		return false;
-	sampled = call.bytes && count_bytes(thread, call.bytes) && has_room();
+	sampled = call.bytes && count_bytes(thread, call.bytes) && ring_has_space();
 	if (!remove_block(task, call.block))
 		call.block = 0;
 	if (sampled || call.block || call.function >= FUNCTION_REALLOC)

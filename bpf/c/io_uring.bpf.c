@@ -26,10 +26,10 @@ char LICENSE[] SEC("license") = "GPL";
  * after which its result comes. Set by bpf/src/io_uring.rs. */
 const volatile bool completion_is_pointer;
 
-/* Flags of a request, set by bpf/src/io_uring.rs; 0 if they are not known: it is not completed, but
- * will be issued again; it has failed, and those that are linked to it are cancelled and post no
- * completions. */
-const volatile __u64 request_goes_on, skips_linked;
+/* Flags of a request, set by bpf/src/io_uring.rs; 0 if they are not known. The request has not
+ * completed, but will be issued again. And: if it fails, the requests that are linked to it are
+ * cancelled without completions. */
+const volatile __u64 reissue_flag, skip_linked_flag;
 
 /* A program has as many requests at a time as its queues are long, or more. Further requests count
  * as lost. */
@@ -74,12 +74,12 @@ static __always_inline bool may_complete_again(__u8 opcode)
 }
 
 /* Reads a member of what the requests of an operation begin with; 0 where the kernel has none. */
-#define MEMBER(request, type, member)                                                            \
-	({                                                                                       \
-		__u32 value_ = 0;                                                                \
-		if (bpf_core_field_exists(type, member))                                         \
-			bpf_core_read(&value_, sizeof(value_), &((type *)request)->member);      \
-		value_;                                                                          \
+#define MEMBER(request, type, member)                                                       \
+	({                                                                                  \
+		__u32 value_ = 0;                                                           \
+		if (bpf_core_field_exists(type, member))                                    \
+			bpf_core_read(&value_, sizeof(value_), &((type *)request)->member); \
+		value_;                                                                     \
 	})
 
 /* Returns the number in a request of the registered file that it opens or closes, from 1 on; 0 for
@@ -107,7 +107,7 @@ static __always_inline __u32 descriptor_of(const struct io_kiocb *request, __u32
 		return slot ? FIRST_REGISTERED_FILE + slot - 1
 			    : MEMBER(request, struct io_close, fd);
 	return request->flags & IOSQE_FIXED_FILE ? FIRST_REGISTERED_FILE + request->cqe.fd
-						  : request->cqe.fd;
+						 : request->cqe.fd;
 }
 
 /* Keeps the record of a request until it completes. Returns whether there is space. */
@@ -139,8 +139,7 @@ static __always_inline void note_files(struct io_call_record *record,
 	if (record->call == IORING_OP_CLOSE)
 		return;
 	if (BPF_CORE_READ(request, flags) & IOSQE_FIXED_FILE)
-		record->arguments[2] =
-			name_file(BPF_CORE_READ(request, file), &record->header);
+		record->arguments[2] = name_file(BPF_CORE_READ(request, file), &record->header);
 	if (!place || result < 0)
 		return;
 	place = place == ANY_REGISTERED_FILE ? (__u32)result : place - 1;
@@ -163,8 +162,8 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 	record->arguments[0] = descriptor_of(request, slot);
 	record->arguments[1] = slot;
 	if (request->opcode == IORING_OP_CLOSE && slot)
-		record->arguments[2] =
-			name_file(registered_file(request->ctx, slot - 1), &record->header);
+		record->arguments[2] = name_file(registered_file(request->ctx, slot - 1),
+						 &record->header);
 	record->call = request->opcode;
 	record->extra_bytes = 0;
 	record->table = CALLS_IO_URING;
@@ -214,8 +213,7 @@ int kc_io_submit(__u64 *ctx)
 	const struct io_kiocb *request = (const struct io_kiocb *)ctx[0];
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_stats *stats =
-		traced_on(task, CALLS_IO_URING * IO_CALLS + request->opcode, cpu);
+	struct cpu_stats *stats = traced_on(task, CALLS_IO_URING * IO_CALLS + request->opcode, cpu);
 
 	if (!stats || !is_process_traced(stats, task))
 		return 0;
@@ -356,7 +354,7 @@ static __always_inline bool is_completed_by(const struct io_kiocb *request,
 
 	return BPF_CORE_READ(request, cqe.user_data) == completed->user_data &&
 	       BPF_CORE_READ(request, cqe.res) == completed->res &&
-	       !(BPF_CORE_READ(request, flags) & request_goes_on) &&
+	       !(BPF_CORE_READ(request, flags) & reissue_flag) &&
 	       bpf_map_lookup_elem(&kc_io_requests, &key);
 }
 
@@ -435,7 +433,7 @@ int kc_io_fail_link(__u64 *ctx)
 	const struct io_kiocb *linked = (const struct io_kiocb *)ctx[1];
 	struct io_cqe completed = {.res = -ECANCELED};
 
-	if (!(failed->flags & skips_linked))
+	if (!(failed->flags & skip_linked_flag))
 		return 0;
 	completed.user_data = linked->cqe.user_data;
 	WITH_INTERRUPTS_OFF(request_completed(linked->ctx, linked, &completed));

@@ -38,8 +38,9 @@ static __always_inline bool is_lock_wait(const struct off_cpu *off_cpu, struct t
 	       off_cpu->to_ns - off_cpu->from_ns >= lock_threshold_ns && is_followed(task);
 }
 
-/* Returns whether one more wait may be sent in this second. */
-static __always_inline bool has_room(struct cpu_stats *stats, const struct off_cpu *off_cpu)
+/* Counts a wait. Returns whether it may be sent in this second. */
+static __always_inline bool within_rate_limit(struct cpu_stats *stats,
+					      const struct off_cpu *off_cpu)
 {
 	__u64 second = off_cpu->to_ns / 1000000000;
 
@@ -70,7 +71,7 @@ static __noinline int send_lock_wait(struct cpu_stats *stats, struct task_struct
 	__u32 zero = 0;
 	long call, got = -1;
 
-	if (!has_room(stats, off_cpu))
+	if (!within_rate_limit(stats, off_cpu))
 		return 0;
 	out = (struct lock_wait_scratch *)bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out || !regs)
@@ -88,7 +89,7 @@ static __noinline int send_lock_wait(struct cpu_stats *stats, struct task_struct
 		out->record.object = arguments[0];
 		out->record.operation = is_futex_command(call) ? arguments[1] & ~FUTEX_FLAGS : call;
 		got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-		header->user_return = return_with(got, stats, task, thread, cpu);
+		header->user_return = user_return_at_arrival(got, stats, task, thread, cpu);
 	}
 	size += add_stack(header, got) - sizeof(*header);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))

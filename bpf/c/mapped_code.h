@@ -65,12 +65,12 @@ struct mapped_code {
 	__u64 node[1 + RANGE_PIVOTS];
 	/* What a look-up works with, here since the stack of all callers together is short. */
 	__u64 address, mapping, inode, offset;
-	__u64 entry;	  /* of the tree */
-	__u64 word;	  /* of the kernel */
-	__u32 sequence;	  /* of the lock, when the look-up began */
-	__u32 none;	  /* nothing was found */
-	__u32 raced;	  /* look-ups that raced with a writer */
-	__u32 threw_away; /* the last one did */
+	__u64 entry;	/* of the tree */
+	__u64 word;	/* of the kernel */
+	__u32 sequence; /* of the lock, when the look-up began */
+	__u32 not_found;
+	__u32 raced;	      /* look-ups that raced with a writer */
+	__u32 last_raced;     /* the last one did: its result was thrown away */
 	__u32 pid, execution; /* of the process, as in COPIED_CODE_DEVICE */
 	/* Where the first anonymous mapping begins that has code and no table; or 0. */
 	__u64 anonymous;
@@ -186,7 +186,7 @@ static __always_inline bool is_copied_code(struct mapped_code *code)
 
 /* Returns whether the mappings of an address space are being changed, perhaps by the thread that
  * was interrupted. */
-static __always_inline bool changes(struct mapped_code *code, __u64 mm)
+static __always_inline bool mm_is_changing(struct mapped_code *code, __u64 mm)
 {
 	return bpf_core_field_exists(struct mm_struct, mmap_lock.count) &&
 	       KERNEL_FIELD(code, struct mm_struct, mm, mmap_lock.count) & RWSEM_WRITER_LOCKED;
@@ -223,7 +223,7 @@ static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 	    code->address < MAPPING_FIELD(code, vm_start) ||
 	    code->address >= MAPPING_FIELD(code, vm_end)) {
 		code->mapping = 0;
-		return !changes(code, mm);
+		return !mm_is_changing(code, mm);
 	}
 	flags = MAPPING_FIELD(code, vm_flags);
 	if (!(flags & VM_EXEC))
@@ -265,15 +265,15 @@ static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 a
 	/* The stack is copied, as where a table is missing. */
 	if (!use_maple_tree) {
 		code->mapping = 0;
-		code->threw_away = 0;
+		code->last_raced = 0;
 		return 0;
 	}
 	code->sequence = lock_sequence(code, mm);
-	code->none = read_code(code, mm);
-	code->threw_away = look_up_raced(code->sequence, lock_sequence(code, mm),
+	code->not_found = read_code(code, mm);
+	code->last_raced = look_up_raced(code->sequence, lock_sequence(code, mm),
 					 mapping_sequence(code));
-	if (!code->threw_away)
-		return code->none;
+	if (!code->last_raced)
+		return code->not_found;
 	code->raced++;
 	/* The stack is copied, as where a table is missing. */
 	code->start = code->end = 0;

@@ -68,7 +68,7 @@ static __always_inline __u64 is_queued(struct task_struct *task)
  * migrated to another CPU while it is still in the queue goes to sleep with last_queued set (Linux
  * 6.12), as if it had waited since. */
 static __always_inline __u64 run_delay(struct task_struct *task, const struct thread *thread,
-					__u64 now_ns)
+				       __u64 now_ns)
 {
 	__u64 queued_ns = is_queued(task) * last_queued(task, thread);
 
@@ -141,8 +141,9 @@ static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
  * comes to a CPU, whose kernel stack took `got` bytes. A kernel that protects a process refuses
  * both its stacks and its callbacks: the missing kernel stack is counted, and no user stack is
  * waited for. */
-static __always_inline __u32 return_with(long got, struct cpu_stats *stats,
-					 struct task_struct *task, struct thread *thread, __u32 cpu)
+static __always_inline __u32 user_return_at_arrival(long got, struct cpu_stats *stats,
+						    struct task_struct *task, struct thread *thread,
+						    __u32 cpu)
 {
 	return got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
 }

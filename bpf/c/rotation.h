@@ -14,13 +14,13 @@
 #include "clock.h"
 #include "thread.h"
 
-/* Whether a thread's account has to be closed at the rotation `began_ns`, with which the current
- * experiment began. The account of a thread that kc_close_all does not see continues: what is
- * closed when the experiment is written comes too late. */
-static __always_inline bool is_of_ended(struct thread *thread, __u64 began_ns)
+/* Whether a thread's account has to be closed at the rotation `epoch_start_ns`, with which the
+ * current epoch began. A thread that kc_close_all does not see keeps its account: one that is
+ * closed when the experiment has been written comes too late. */
+static __always_inline bool belongs_to_previous_epoch(struct thread *thread, __u64 epoch_start_ns)
 {
-	return began_ns > begin_ns && thread->account.tracking == TRACKED &&
-	       thread->experiment_ns < began_ns;
+	return epoch_start_ns > recording_start_ns && thread->account.tracking == TRACKED &&
+	       thread->epoch_start_ns < epoch_start_ns;
 }
 
 /* Returns the boundaries of a CPU before a rotation. Another one may not have counted all of them

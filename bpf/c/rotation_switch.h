@@ -46,7 +46,7 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 
 	if (!stats || !claim_tracking(account, TRACKED))
 		return false;
-	if (thread->experiment_ns >= rotation) {
+	if (thread->epoch_start_ns >= rotation) {
 		account->tracking = TRACKED;
 		return true;
 	}

@@ -47,7 +47,7 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 /* Emits the off-CPU record of a thread that is being switched in. */
 static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 				   struct thread *thread, const struct off_cpu *off_cpu,
-				   __u64 began_ns)
+				   __u64 epoch_start_ns)
 {
 	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -59,9 +59,9 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 	if (!out || !left)
 		return 0;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-	user_return = return_with(got, stats, task, thread, cpu);
+	user_return = user_return_at_arrival(got, stats, task, thread, cpu);
 	describe_off_cpu(left, grid_index_now(left, stats), &out->record, task,
-			 record_time(began_ns), thread, off_cpu, user_return, cpu);
+			 record_time(epoch_start_ns), thread, off_cpu, user_return, cpu);
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		stats->off_cpu_lost += out->record.ticks;
@@ -70,7 +70,7 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 
 /* Sends the last record of the thread that leaves, which exits: a global function, which the
  * verifier checks once. */
-__attribute__((noinline)) int kc_thread_exit(__u64 began_ns, __u64 now_ns, __u64 stolen_ns)
+__attribute__((noinline)) int kc_thread_exit(__u64 epoch_start_ns, __u64 now_ns, __u64 stolen_ns)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
@@ -85,7 +85,7 @@ __attribute__((noinline)) int kc_thread_exit(__u64 began_ns, __u64 now_ns, __u64
 	evict_return_wait(task, thread);
 	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED)) {
 		account_close(&thread->account, now_ns, 0, task->se.sum_exec_runtime, stolen_ns);
-		time_ns = record_time(began_ns);
+		time_ns = record_time(epoch_start_ns);
 	}
 	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
@@ -107,19 +107,20 @@ __attribute__((noinline)) int kc_thread_exit(__u64 began_ns, __u64 now_ns, __u64
  * boundaries in a sleep between the start and its arrival: none is left for its off-CPU
  * interval. */
 static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
-					  struct thread *thread, __u64 began_ns, __u32 cpu)
+					  struct thread *thread, __u64 epoch_start_ns, __u32 cpu)
 {
-	__u64 began_sched_ns = began_ns + stats->offset_ns,
+	__u64 epoch_start_sched_ns = epoch_start_ns + stats->offset_ns,
 	      arrival_ns = last_arrival(prev, thread);
 
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 	thread->tid = prev->pid;
-	if (arrival_ns > began_sched_ns && prev->start_time < began_ns)
-		track(thread, began_ns, began_sched_ns, STATE_SLEEP, DETAIL_NONE,
+	if (arrival_ns > epoch_start_sched_ns && prev->start_time < epoch_start_ns)
+		track(thread, epoch_start_ns, epoch_start_sched_ns, STATE_SLEEP, DETAIL_NONE,
 		      past_delay(prev, thread), RUN_TIME_UNKNOWN);
 	else
-		track(thread, began_ns, arrival_ns > began_sched_ns ? arrival_ns : began_sched_ns,
+		track(thread, epoch_start_ns,
+		      arrival_ns > epoch_start_sched_ns ? arrival_ns : epoch_start_sched_ns,
 		      STATE_ON_CPU, DETAIL_NONE, past_delay(prev, thread), RUN_TIME_UNKNOWN);
 	return 0;
 }
@@ -128,18 +129,19 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
  * thread that existed when recording started, and that kc_track_all has not reached yet, was
  * blocked then, or already waiting. */
 static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
-					 struct thread *thread, __u64 began_ns, __u64 now_ns)
+					 struct thread *thread, __u64 epoch_start_ns, __u64 now_ns)
 {
-	__u64 began_sched_ns = began_ns + stats->offset_ns, from = last_queued(next, thread);
+	__u64 epoch_start_sched_ns = epoch_start_ns + stats->offset_ns,
+	      from = last_queued(next, thread);
 	__u32 state = STATE_WAIT_CPU;
 	struct grid grid = {};
 
 	if (!from || from > now_ns)
 		from = now_ns;
-	if (next->start_time < began_ns || from < began_sched_ns) {
-		if (from > began_sched_ns)
+	if (next->start_time < epoch_start_ns || from < epoch_start_sched_ns) {
+		if (from > epoch_start_sched_ns)
 			state = blocked_state(next, thread, 0, 0, false);
-		from = began_sched_ns;
+		from = epoch_start_sched_ns;
 	}
 	/* The boundaries of that time are the thread's. Where user stacks are captured at
 	 * switch-out, a thread that has not run yet has no stack, and its ticks are left out. */
@@ -149,7 +151,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 	if (grid.index && grid.index < thread->grid_index)
 		thread->grid_index = grid.index;
 	thread->tid = next->pid;
-	track(thread, began_ns, from, state, DETAIL_NONE, past_delay(next, thread),
+	track(thread, epoch_start_ns, from, state, DETAIL_NONE, past_delay(next, thread),
 	      next->se.sum_exec_runtime);
 	return 0;
 }
@@ -157,7 +159,8 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 /* Emits the off-CPU record of a thread that is being switched out and whose switch-in was not seen.
  * The kernel and user stacks of that time are no longer known. */
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
-						struct thread *thread, __u64 began_ns, __u32 cpu)
+						struct thread *thread, __u64 epoch_start_ns,
+						__u32 cpu)
 {
 	__u64 arrival_ns = last_arrival(task, thread), index;
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival_ns,
@@ -175,14 +178,14 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 						 arrival_ns - any_offset_ns, period_ns);
 	if (index <= thread->grid_index)
 		return;
-	describe_off_cpu(left, index, &out->record, task, record_time(began_ns), thread, &off_cpu,
-			 0, cpu);
+	describe_off_cpu(left, index, &out->record, task, record_time(epoch_start_ns), thread,
+			 &off_cpu, 0, cpu);
 	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
 		stats->off_cpu_lost += out->record.ticks;
 }
 
 /* As a global function, which the verifier checks once. */
-__attribute__((noinline)) int kc_send_missed_off_cpu(__u64 began_ns)
+__attribute__((noinline)) int kc_send_missed_off_cpu(__u64 epoch_start_ns)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
@@ -190,7 +193,7 @@ __attribute__((noinline)) int kc_send_missed_off_cpu(__u64 began_ns)
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 
 	if (thread && stats)
-		send_missed_off_cpu(stats, task, thread, began_ns, cpu);
+		send_missed_off_cpu(stats, task, thread, epoch_start_ns, cpu);
 	return 0;
 }
 
@@ -217,14 +220,13 @@ static __always_inline __u64 after_running(const struct account *account, __u64 
 }
 
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
-				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
-				       bool preempted, __u32 prev_state, __u32 cpu,
-				       bool run_queues)
+				       __u64 epoch_start_ns, __u64 now_ns, __u64 stolen_ns,
+				       bool preempted, __u32 prev_state, __u32 cpu, bool run_queues)
 {
 	/* A thread that exits before recording starts needs no storage. This has no branch, since
 	 * an old verifier would follow everything after it twice. */
-	struct thread *thread = bpf_task_storage_get(
-		&kc_threads, prev, 0, recording & create_storage);
+	struct thread *thread = bpf_task_storage_get(&kc_threads, prev, 0,
+						     recording & create_storage);
 	bool tracked;
 	__u32 state;
 
@@ -239,23 +241,22 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	/* If that fails, another program begins to track it at this moment: its next context switch
 	 * accounts for the time until then. */
 	if (!tracked && recording && claim_tracking(&thread->account, NOT_TRACKED)) {
-		track_at_switch_out(stats, prev, thread, began_ns, cpu);
+		track_at_switch_out(stats, prev, thread, epoch_start_ns, cpu);
 		tracked = true;
 	}
-	if (tracked && is_of_ended(thread, began_ns)) {
-		if (!kc_end_at_switch_out(began_ns, stolen_ns))
+	if (tracked && belongs_to_previous_epoch(thread, epoch_start_ns)) {
+		if (!kc_end_at_switch_out(epoch_start_ns, stolen_ns))
 			return;
 		stolen_ns = 0;
 	}
 	if (tracked && thread->account.state != STATE_ON_CPU)
-		kc_send_missed_off_cpu(began_ns);
+		kc_send_missed_off_cpu(epoch_start_ns);
 	if (prev_state & TASK_DEAD)
-		kc_thread_exit(began_ns, now_ns, stolen_ns);
+		kc_thread_exit(epoch_start_ns, now_ns, stolen_ns);
 	if (!tracked || prev_state & TASK_DEAD)
 		return;
-	state = preempted || !prev_state
-			? STATE_WAIT_CPU
-			: blocked_state(prev, thread, prev_state, 0, true);
+	state = preempted || !prev_state ? STATE_WAIT_CPU
+					 : blocked_state(prev, thread, prev_state, 0, true);
 	if (!run_queues)
 		now_ns = after_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
@@ -266,8 +267,8 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 }
 
 static __always_inline void account_arrival(struct cpu_stats *stats, struct task_struct *next,
-					    struct thread *thread, __u64 began_ns, __u64 now_ns,
-					    __u32 cpu)
+					    struct thread *thread, __u64 epoch_start_ns,
+					    __u64 now_ns, __u32 cpu)
 {
 	__u64 delay = run_delay(next, thread, now_ns), index;
 	struct cpu_stats *left = stats;
@@ -280,13 +281,13 @@ static __always_inline void account_arrival(struct cpu_stats *stats, struct task
 			return;
 		thread->grid_index = stats->index;
 		thread->cpu = cpu;
-		track_at_switch_in(stats, next, thread, began_ns, now_ns);
+		track_at_switch_in(stats, next, thread, epoch_start_ns, now_ns);
 	}
-	if (is_of_ended(thread, began_ns)) {
-		if (has_boundaries_before(thread, began_ns))
+	if (belongs_to_previous_epoch(thread, epoch_start_ns)) {
+		if (has_boundaries_before(thread, epoch_start_ns))
 			user_return = next_user_return(stats, next, thread, false, cpu);
 		was_off = thread->account.state != STATE_ON_CPU;
-		if (!end_at_switch(next, thread, began_ns, 0, user_return))
+		if (!end_at_switch(next, thread, epoch_start_ns, 0, user_return))
 			return;
 		if (was_off && thread->account.state == STATE_ON_CPU)
 			goto arrived;
@@ -307,7 +308,7 @@ static __always_inline void account_arrival(struct cpu_stats *stats, struct task
 						  off_cpu.from_ns - any_offset_ns, period_ns);
 	}
 	if (index > thread->grid_index) {
-		send_off_cpu(stats, next, thread, &off_cpu, began_ns);
+		send_off_cpu(stats, next, thread, &off_cpu, epoch_start_ns);
 		thread->flags |= WAS_LONG;
 	}
 	if (is_lock_wait(&off_cpu, next))
@@ -320,7 +321,7 @@ arrived:
 }
 
 static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
-				      __u64 began_ns, __u64 now_ns, __u32 cpu)
+				      __u64 epoch_start_ns, __u64 now_ns, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0, create_storage);
 
@@ -328,7 +329,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	 * for this interval. */
 	if (!thread)
 		return;
-	account_arrival(stats, next, thread, began_ns, now_ns, cpu);
+	account_arrival(stats, next, thread, epoch_start_ns, now_ns, cpu);
 	if (!has_sched_info())
 		note_arrival(&thread->waits, now_ns);
 }
@@ -413,7 +414,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	__u32 prev_state = ctx[3];
-	__u64 now_ns, stolen_ns = 0, end_ns, began_ns;
+	__u64 now_ns, stolen_ns = 0, end_ns, epoch_start_ns;
 	struct rq *rq;
 
 	if (run_queues) {
@@ -439,12 +440,12 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	}
 	if (run_queues)
 		stolen_ns = stolen_since_switch(stats, rq);
-	began_ns = begin_of_switch();
+	epoch_start_ns = epoch_of_switch();
 	if (prev->pid)
-		switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu,
+		switch_out(stats, prev, epoch_start_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu,
 			   run_queues);
 	if (next->pid && recording)
-		switch_in(stats, next, began_ns, now_ns, cpu);
+		switch_in(stats, next, epoch_start_ns, now_ns, cpu);
 }
 
 /* Whether both programs for an end of system calls have a preempted thread inside: the kernel skips

@@ -75,14 +75,15 @@ int kc_track_all(struct bpf_iter__task *ctx)
 		__sync_fetch_and_add(&stats->threads_untracked, 1);
 		return 0;
 	}
-	if (!thread->has_baseline && !thread->account.tracked_ns && task->start_time < begin_ns)
+	if (!thread->has_baseline && !thread->account.tracked_ns &&
+	    task->start_time < recording_start_ns)
 		read_kernel_counts(task, thread->baseline);
 	thread->has_baseline = 1;
 	if (!claim_tracking(&thread->account, NOT_TRACKED))
 		return 0;
 	/* All threads without a context switch since are tracked from the same instant, however
 	 * long the iteration takes. */
-	from_ns = task->start_time > begin_ns ? task->start_time : begin_ns;
+	from_ns = task->start_time > recording_start_ns ? task->start_time : recording_start_ns;
 	/* The CPU that it left is not known; this CPU's grid may not be counted up to now. */
 	grid.origin_ns = stats->origin_ns;
 	grid.index = 0;
@@ -92,7 +93,7 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	thread->tid = task->pid;
 	from_ns += any_offset_ns;
 	state = state_at(from_ns, task, thread, &out->off_cpu);
-	track(thread, begin_ns, from_ns, state,
+	track(thread, recording_start_ns, from_ns, state,
 	      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
 	      run_delay(task, thread, from_ns),
 	      state == STATE_ON_CPU ? RUN_TIME_UNKNOWN : task->se.sum_exec_runtime);
@@ -181,11 +182,11 @@ int kc_close_all(struct bpf_iter__task *ctx)
 		return 0;
 	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
 	end_ns = recording ? rotation_ns : until_ns;
-	if (!thread || (recording && !is_of_ended(thread, end_ns)) ||
+	if (!thread || (recording && !belongs_to_previous_epoch(thread, end_ns)) ||
 	    !claim_tracking(&thread->account, TRACKED))
 		return 0;
 	/* A context switch was first. */
-	if (recording && thread->experiment_ns >= end_ns) {
+	if (recording && thread->epoch_start_ns >= end_ns) {
 		thread->account.tracking = TRACKED;
 		return 0;
 	}

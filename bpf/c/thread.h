@@ -33,7 +33,7 @@ struct waits {
 
 struct thread {
 	struct account account;
-	__u64 experiment_ns; /* when the experiment began that the account is of: rotation.h */
+	__u64 epoch_start_ns; /* of the epoch that the account belongs to: clock.h */
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
 	__u32 cpu;	    /* that CPU */
@@ -42,9 +42,9 @@ struct thread {
 	/* Twice the number of its last return to user mode, and RETURN_AWAITED: one word, one
 	 * store. */
 	__u32 user_return;
-	__u32 has_baseline; /* `baseline` is known */
+	__u32 has_baseline;	 /* `baseline` is known */
 	__u32 faulted_in_kernel; /* a page fault happened in the kernel, ever */
-	__u32 tid;	    /* under which it is tracked: exec may change it (exec.bpf.c) */
+	__u32 tid;		 /* under which it is tracked: exec may change it (exec.bpf.c) */
 	/* Where stacks are captured at switch-out: the place in user mode that the number stands
 	 * for, or ip 0. */
 	__u64 ip, sp, callers_hash;
@@ -65,11 +65,11 @@ extern struct threads kc_threads SEC(".maps");
  * get storage. */
 extern const volatile __u64 create_storage;
 
-/* Tracks a thread in the experiment that began at `began_ns`, as account_track. */
-static __always_inline void track(struct thread *thread, __u64 began_ns, __u64 now_ns, __u32 state,
-				  __u32 detail, __u64 run_delay, __u64 run_time)
+/* Tracks a thread in an epoch: see account_track(). */
+static __always_inline void track(struct thread *thread, __u64 epoch_start_ns, __u64 now_ns,
+				  __u32 state, __u32 detail, __u64 run_delay, __u64 run_time)
 {
-	thread->experiment_ns = began_ns;
+	thread->epoch_start_ns = epoch_start_ns;
 	account_track(&thread->account, now_ns, state, detail, run_delay, run_time);
 }
 

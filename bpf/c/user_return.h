@@ -88,7 +88,7 @@ static __always_inline __u32 send_user_return(struct task_struct *task, __u32 nu
 {
 	__u32 cpu = bpf_get_smp_processor_id(), scratch_index = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	__u64 began_ns = bpf_ktime_get_ns(), preempted = task->nivcsw;
+	__u64 start_ns = bpf_ktime_get_ns(), preempted = task->nivcsw;
 	struct user_scratch *out;
 	__u32 frames;
 
@@ -109,7 +109,7 @@ static __always_inline __u32 send_user_return(struct task_struct *task, __u32 nu
 	out->busy = 0;
 	/* Other threads may have run meanwhile. */
 	if (task->nivcsw == preempted)
-		count_programs(stats, bpf_ktime_get_ns() - began_ns);
+		count_programs(stats, bpf_ktime_get_ns() - start_ns);
 	return frames;
 }
 
@@ -194,10 +194,10 @@ static __always_inline bool replaces_callback(struct thread *thread)
 	return (before & (WAS_LONG | DEEP)) == WAS_LONG && !(thread->user_return & RETURN_AWAITED);
 }
 
-/* Keeps the place in user mode of a thread that leaves its CPU. Returns whether its user stack has
- * to be captured: the thread was elsewhere before. */
-static __always_inline bool is_elsewhere(struct user_scratch *out, struct task_struct *task,
-					 struct thread *thread)
+/* Keeps the place in user mode of a thread that leaves its CPU. Returns whether it is another than
+ * at the last switch-out: then the user stack has to be captured. */
+static __always_inline bool user_pc_changed(struct user_scratch *out, struct task_struct *task,
+					    struct thread *thread)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u64 ip = user_ip(regs), sp = user_sp(regs);
@@ -228,7 +228,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	if (!out)
 		return;
 	if (!capture_on_return) {
-		if (!is_elsewhere(out, task, thread))
+		if (!user_pc_changed(out, task, thread))
 			return;
 		kept = bpf_task_storage_get(&kc_kept_stacks, task, 0,
 					    BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -277,8 +277,7 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 {
 	__u32 number;
 
-	if (!capture_user_stacks || !thread || task->flags & PF_NO_USER_CODE ||
-	    !is_followed(task))
+	if (!capture_user_stacks || !thread || task->flags & PF_NO_USER_CODE || !is_followed(task))
 		return 0;
 	if (current && capture_on_return && thread->user_return & RETURN_AWAITED)
 		return thread->user_return / 2 + 1;

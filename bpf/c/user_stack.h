@@ -67,7 +67,7 @@ static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
 }
 
 /* A copy of a stack that is being made. */
-struct copying {
+struct stack_copy {
 	struct user_scratch *out;
 	struct task_struct *other; /* whose stack it is; 0: the running thread's */
 	__u64 from;
@@ -75,10 +75,10 @@ struct copying {
 };
 
 /* Copies a piece; returns 1 if it is the end. */
-static __always_inline long copy_piece(struct copying *at, struct task_struct *other, __u32 most,
-				       __u32 bytes)
+static __always_inline long copy_piece(struct stack_copy *at, struct task_struct *other,
+				       __u32 max_words, __u32 bytes)
 {
-	if (at->index > most - bytes / 8 ||
+	if (at->index > max_words - bytes / 8 ||
 	    read_piece(word_at(at->out, at->index), bytes, at->from, other))
 		return 1;
 	at->index += bytes / 8;
@@ -86,25 +86,25 @@ static __always_inline long copy_piece(struct copying *at, struct task_struct *o
 	return 0;
 }
 
-static long copy_own_piece(__u64 number, struct copying *at)
+static long copy_own_piece(__u64 number, struct stack_copy *at)
 {
 	(void)number;
 	return copy_piece(at, 0, MAX_SENT_WORDS, PIECE_BYTES);
 }
 
-static long copy_own_small_piece(__u64 number, struct copying *at)
+static long copy_own_small_piece(__u64 number, struct stack_copy *at)
 {
 	(void)number;
 	return copy_piece(at, 0, MAX_SENT_WORDS, SMALL_PIECE_BYTES);
 }
 
-static long copy_other_piece(__u64 number, struct copying *at)
+static long copy_other_piece(__u64 number, struct stack_copy *at)
 {
 	(void)number;
 	return copy_piece(at, at->other, MAX_ITER_WORDS, PIECE_BYTES);
 }
 
-static long copy_other_small_piece(__u64 number, struct copying *at)
+static long copy_other_small_piece(__u64 number, struct stack_copy *at)
 {
 	(void)number;
 	return copy_piece(at, at->other, MAX_ITER_WORDS, SMALL_PIECE_BYTES);
@@ -115,7 +115,7 @@ static long copy_other_small_piece(__u64 number, struct copying *at)
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other,
 				       __u32 pieces)
 {
-	struct copying at = {.out = out, .other = other};
+	struct stack_copy at = {.out = out, .other = other};
 	__u64 from = out->state.registers[UNWIND_SP];
 	__u32 index = out->unwound & (WINDOW_WORD - 1);
 

@@ -83,7 +83,7 @@ static __always_inline void find_own_stack(struct user_scratch *out, struct task
 	if (task->pid == task->tgid || !end)
 		return;
 	kc_find_code(out->index, end);
-	if (out->code.mapping && !out->code.threw_away)
+	if (out->code.mapping && !out->code.last_raced)
 		unwind_begin_stack(&out->scan, MAPPING_FIELD(&out->code, vm_start), end);
 }
 

@@ -64,7 +64,7 @@ static __always_inline const struct mapped_code *code_at(struct user_scratch *ou
 	for (__u32 look_up = 0; look_up < MAX_LOOK_UPS; look_up++) {
 		if (kc_find_code(out->index, address))
 			return 0;
-		if (!out->code.threw_away)
+		if (!out->code.last_raced)
 			break;
 	}
 	return &out->code;

@@ -27,8 +27,8 @@ const TWO_REQUESTS: usize = 3;
 
 /// Bits of the flags of a request: it will be issued again, and those that are linked to it post no
 /// completions.
-const GOES_ON: &str = "REQ_F_REISSUE_BIT";
-const SKIPS_LINKED: &str = "REQ_F_SKIP_LINK_CQES_BIT";
+const REISSUE: &str = "REQ_F_REISSUE_BIT";
+const SKIP_LINKED: &str = "REQ_F_SKIP_LINK_CQES_BIT";
 
 /// Returns whether any operation of `io_uring` is among the traced calls.
 pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
@@ -75,8 +75,8 @@ pub(crate) fn prepare(
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.completion_is_pointer = found.is_some_and(|(_, pointer)| pointer);
         let flag = |name| types.and_then(|types| flag(types, name));
-        rodata.request_goes_on = flag(GOES_ON).unwrap_or_default();
-        rodata.skips_linked = flag(SKIPS_LINKED).unwrap_or_default();
+        rodata.reissue_flag = flag(REISSUE).unwrap_or_default();
+        rodata.skip_linked_flag = flag(SKIP_LINKED).unwrap_or_default();
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ impl Programs {
         self.counters().enable(true)?;
         let records = self.close_threads()?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.begin_ns = bss.rotation_ns;
+            bss.recording_start_ns = bss.rotation_ns;
         }
         Ok(records)
     }
@@ -108,7 +108,7 @@ impl Programs {
             return Ok(());
         };
         // Each store has to be visible after the one before it.
-        bss.begin_ns = at_ns;
+        bss.recording_start_ns = at_ns;
         bss.rotation_ns = at_ns;
         fence(Ordering::Release);
         bss.recording = true;
