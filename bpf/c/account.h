@@ -11,7 +11,7 @@
  * is the blocked time.
  *
  * While the hypervisor runs something else on the CPU that a thread is on, the thread waits for a
- * CPU too. It is not known when in the time on the CPU this was: it counts as the end of that time.
+ * CPU too. When exactly is not known: it counts as the end of the time on the CPU.
  *
  * Every interval is closed by the event that ends it and none is dropped: the times of a thread add
  * up to the time for which it was tracked.
@@ -158,8 +158,8 @@ static inline struct off_cpu account_missed_switch_in(struct account *account, _
 	return account_switch_in(account, arrival_ns, run_delay, account->run_time_ns);
 }
 
-/* Returns whether the states add up to the tracked time. A copy that was made while the account
- * changed may not, and has to be made again. */
+/* Whether the states add up to the tracked time. A copy that was made while the account changed may
+ * not, and has to be made again. */
 static inline int account_conserves_time(const struct account *account)
 {
 	__u64 sum = 0;
@@ -172,7 +172,7 @@ static inline int account_conserves_time(const struct account *account)
 
 /* Closes the open interval, whatever it is, of an account that this program has claimed; `run_time`
  * is the scheduler's sum of the thread's times on a CPU, and `stolen_ns` as in account_switch_out.
- * The part of a last interval on a CPU that this sum does not have was a wait for the CPU. */
+ * Time of a last interval on a CPU that is missing from this sum was a wait for the CPU. */
 static inline __attribute__((always_inline)) struct off_cpu
 account_end(struct account *account, __u64 now_ns, __u64 run_delay, __u64 run_time, __u64 stolen_ns)
 {

@@ -19,7 +19,7 @@ static __always_inline __u64 kernel_ip(const struct tick_regs *regs)
 	return regs->ip;
 }
 
-/* Returns the user address in registers that were saved on entry to the kernel. */
+/* The user address in registers that were saved on entry to the kernel. */
 static __always_inline __u64 user_ip(const struct pt_regs *regs)
 {
 	return regs->ip;
@@ -64,14 +64,13 @@ static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc
 	registers[15] = regs->r15;
 }
 
-/* Returns whether a program is a 32-bit one, which has other frames: its code segment is not
- * __USER_CS. */
+/* Whether a program is a 32-bit one, which has other frames: its code segment is not __USER_CS. */
 static __always_inline bool is_32bit(const struct pt_regs *regs)
 {
 	return regs->cs != 0x33;
 }
 
-/* Returns the thread pointer of the thread that runs. */
+/* The thread pointer of the thread that runs. */
 static __always_inline __u64 thread_pointer(struct task_struct *task)
 {
 	return task->thread.fsbase;
@@ -81,14 +80,14 @@ static __always_inline __u64 thread_pointer(struct task_struct *task)
  * stack counts as interrupt work; such kernels are not profiled for speed. */
 #define KERNEL_STACK_BYTES (16 * 1024)
 
-/* Returns the number of the system call by which a thread entered the kernel; -1 after an exception
- * or interrupt. */
+/* Number of the system call by which a thread entered the kernel; -1 after an exception or
+ * interrupt. */
 static __always_inline long system_call_number(const struct pt_regs *regs)
 {
 	return (long)regs->orig_ax;
 }
 
-/* Returns whether a thread is in a system call of a 32-bit program. */
+/* Whether a thread is in a system call of a 32-bit program. */
 static __always_inline bool is_compat(struct task_struct *task)
 {
 	const __u32 TS_COMPAT = 2;
@@ -96,7 +95,7 @@ static __always_inline bool is_compat(struct task_struct *task)
 	return task->thread_info.status & TS_COMPAT;
 }
 
-/* Returns whether a system call is one of futexes: futex, futex_waitv, futex_wake, futex_wait,
+/* Whether a system call is one of futexes: futex, futex_waitv, futex_wake, futex_wait,
  * futex_requeue; and in a 32-bit program futex, futex_time64 and the same new ones. */
 static __always_inline bool is_futex(struct task_struct *task, long call)
 {
@@ -105,7 +104,7 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 	return is_compat(task) ? call == 240 || call == 422 : call == 202;
 }
 
-/* Returns the first two arguments of a system call. */
+/* Writes the first two arguments of a system call. */
 static __always_inline void system_call_arguments(struct task_struct *task,
 						  const struct pt_regs *regs, __u64 arguments[2])
 {
@@ -127,13 +126,13 @@ static __always_inline void four_arguments(struct task_struct *task, const struc
 	arguments[3] = compat ? (__u32)regs->si : regs->r10;
 }
 
-/* Returns whether a system call is futex(2) itself, whose second argument is a command. */
+/* Whether a system call is futex(2) itself, whose second argument is a command. */
 static __always_inline bool is_futex_command(long call)
 {
 	return call < 449;
 }
 
-/* Returns the arguments of a function at its beginning, and what it returned. */
+/* The arguments of a function at its beginning; and the value that it returned. */
 static __always_inline __u64 first_argument(const struct pt_regs *regs)
 {
 	return regs->di;
@@ -297,8 +296,8 @@ static __always_inline __u64 returned(const struct pt_regs *regs)
  * all registers. */
 #define NO_SYSTEM_CALL (-1)
 
-/* Returns whether the CPU works for an interrupt, on top of the thread. Interrupts and softirqs run
- * on stacks of their own, so the stack pointer is outside of the thread's stack. */
+/* Whether the CPU works for an interrupt, on top of the thread. Interrupts and softirqs run on
+ * stacks of their own, so the stack pointer is outside of the thread's stack. */
 static __always_inline bool on_borrowed_stack(struct task_struct *task,
 					      const struct tick_regs *regs)
 {

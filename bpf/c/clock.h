@@ -29,7 +29,7 @@ extern volatile __u64 recording_start_ns;
 extern volatile __u64 rotation_ns;
 extern volatile __u64 until_ns;
 
-/* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
+/* The scheduler's clock minus CLOCK_MONOTONIC, as last measured by any CPU. */
 extern volatile __u64 any_offset_ns;
 
 /* The scheduler's clock at this moment, at a context switch of `task`. */
@@ -73,7 +73,7 @@ static __always_inline __u64 record_time(__u64 epoch_start_ns)
 	return now_ns > rotation + 1 ? now_ns : rotation + 2;
 }
 
-/* What each CPU had counted by the last rotation. */
+/* The statistics of each CPU at the last rotation. */
 extern struct cpu_stats_array kc_ended_stats SEC(".maps");
 
 /* Begins to count the boundaries after `epoch_start_ns`. */
@@ -100,8 +100,8 @@ struct passed {
 	__u32 stolen_ticks; /* of these, while the hypervisor ran something else */
 };
 
-/* Returns the boundaries that passed on this CPU since they were last counted; those before a
- * rotation first, and those after it the next time. */
+/* Counts the boundaries that passed on this CPU since they were last counted: if a rotation was in
+ * between, those before it, and those after it the next time. */
 static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now_ns)
 {
 	__u64 epoch_start_ns = epoch_of(now_ns), until = until_ns,
@@ -131,11 +131,11 @@ static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64
 	return passed;
 }
 
-/* Returns whether this CPU's time is the next thread's already, by the scheduler: a wake-up has
- * preempted the thread that runs, and the context switch will not read the clock again
- * (RQCF_REQ_SKIP). Boundaries are left until then, because the times of both threads change at the
- * wake-up. The pointers are read by a helper: where they are loaded, the verifier looks for their
- * types by name at each visit, which takes a millisecond. */
+/* Whether this CPU's time is the next thread's already, by the scheduler: a wake-up has preempted
+ * the thread that runs, and the context switch will not read the clock again (RQCF_REQ_SKIP).
+ * Boundaries are left until then, because the times of both threads change at the wake-up. The
+ * pointers are read by a helper: where they are loaded, the verifier looks for their types by name
+ * at each visit, which takes a millisecond. */
 static __always_inline bool is_next_threads_time(struct task_struct *task)
 {
 	const __u32 REQUEST_SKIP = 1;
@@ -144,7 +144,7 @@ static __always_inline bool is_next_threads_time(struct task_struct *task)
 	       BPF_CORE_READ(task, se.cfs_rq, rq, clock_update_flags) & REQUEST_SKIP;
 }
 
-/* Counts boundaries of a thread on the CPU, in `mode` the others than those that were stolen. */
+/* Counts boundaries of a thread on the CPU: those that were not stolen, in `mode`. */
 static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, struct passed passed)
 {
 	__u32 ran = passed.ticks - passed.stolen_ticks;
@@ -154,9 +154,9 @@ static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, str
 	stats->late += ran ? ran - 1 : 0;
 }
 
-/* Counts boundaries that passed while a thread had the CPU that the kernel shows to no program, as
- * some kernels do with protected processes: as ticks of the thread that was last seen coming, in
- * the kernel, without a stack. */
+/* Counts boundaries that passed while the CPU ran a thread that the kernel hides from programs, as
+ * some kernels do with protected processes. They become ticks of the thread whose switch-in was
+ * last seen, in the kernel, without a stack. */
 static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 {
 	__u32 zero = 0;
@@ -177,9 +177,8 @@ static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 	return 0;
 }
 
-/* Removes from the boundaries after `from`, which were just counted, the boundaries that passed
- * before `task` came to this CPU: its switch-in was not seen, nor any other since the last thread
- * that was seen coming. */
+/* Removes from the boundaries after `from`, which were just counted, those that passed before
+ * `task` came to this CPU. No switch-in was seen since that of the last thread (last_tid). */
 static __always_inline struct passed
 since_arrival(struct cpu_stats *stats, struct task_struct *task, __u64 from, struct passed passed)
 {

@@ -59,7 +59,7 @@ static __always_inline __u64 hashed(__u64 hash, __u64 word)
 	return (hash ^ word) * 0x9e3779b97f4a7c15 ^ hash >> 29;
 }
 
-/* Returns a hash of the words that decided the last stack; 0 if they can't be read. */
+/* Hash of the words that decided the last stack; 0 if they can't be read. */
 static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 					   const struct deciding_words *deciding, __u64 sp)
 {

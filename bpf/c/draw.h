@@ -11,7 +11,7 @@
 #include "integers.h"
 #include "limits.h"
 
-/* Returns -log2((random + 1) / 2^32), in units of 2^-LOG2_BITS: 0 to 32. `table` has log2(1 + i /
+/* -log2((random + 1) / 2^32), in units of 2^-LOG2_BITS: 0 to 32. `table` has log2(1 + i /
  * LOG2_STEPS) in the same units, for i from 0 to LOG2_STEPS. */
 static __always_inline __u64 negative_log2(__u32 random, const volatile __u32 *table)
 {
@@ -33,7 +33,7 @@ static __always_inline __u64 negative_log2(__u32 random, const volatile __u32 *t
 	       ((high - low) * (fraction >> 8 & 0xffff) >> 16);
 }
 
-/* Returns the bytes until the next sample. `scale` is their mean times log(2), in units of
+/* Number of bytes until the next sample. `scale` is their mean times log(2), in units of
  * 2^-SCALE_BITS. */
 static __always_inline __u64 draw_bytes(__u32 random, __u64 scale, const volatile __u32 *table)
 {

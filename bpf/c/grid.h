@@ -40,7 +40,7 @@ struct grid {
 	__u64 index;	 /* the last boundary that was counted */
 };
 
-/* Returns the boundaries that passed since the last call, and counts them. */
+/* Counts the boundaries that passed since the last call. */
 static inline __u32 grid_advance(struct grid *grid, __u64 now_ns, __u64 period)
 {
 	__u64 index = now_ns > grid->origin_ns ? (now_ns - grid->origin_ns) / period : 0, passed;
@@ -53,8 +53,8 @@ static inline __u32 grid_advance(struct grid *grid, __u64 now_ns, __u64 period)
 	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
 }
 
-/* Returns the origin nearest to `home_ns` that puts a boundary at the instant `at_ns`; `home_ns`
- * itself if `at_ns` is not after it. */
+/* The origin nearest to `home_ns` that puts a boundary at the instant `at_ns`; `home_ns` itself if
+ * `at_ns` is not after it. */
 static inline __u64 grid_align(__u64 home_ns, __u64 at_ns, __u64 period)
 {
 	__u64 past = at_ns > home_ns ? (at_ns - home_ns) % period : 0;
@@ -62,7 +62,7 @@ static inline __u64 grid_align(__u64 home_ns, __u64 at_ns, __u64 period)
 	return past <= period / 2 ? home_ns + past : home_ns + past - period;
 }
 
-/* Returns how many of the boundaries in (from, to] are before the instant `end_ns`. */
+/* Number of the boundaries in (from, to] before the instant `end_ns`. */
 static inline __u32 grid_before(__u64 origin_ns, __u64 from, __u64 to, __u64 end_ns, __u64 period)
 {
 	__u64 index = end_ns > origin_ns ? (end_ns - origin_ns) / period : 0;
@@ -75,9 +75,9 @@ static inline __u32 grid_before(__u64 origin_ns, __u64 from, __u64 to, __u64 end
 /* A boundary for which the timer fires so soon was not stolen: the CPU ran. */
 #define PUNCTUAL_NS 50000
 
-/* Returns how many of the boundaries in (from, to] passed while the hypervisor ran something else,
- * if it did for `stolen_ns` of the time before `now_ns`. The timer of such a boundary is overdue
- * when the CPU runs again, and fires at once; any other boundary's timer fired in time. */
+/* Number of the boundaries in (from, to] that passed while the hypervisor ran something else, if it
+ * did so for `stolen_ns` of the time before `now_ns`. The timer of such a boundary is overdue when
+ * the CPU runs again, and fires at once; any other boundary's timer fired in time. */
 static inline __u32 grid_stolen(__u64 origin_ns, __u64 from, __u64 to, __u64 now_ns,
 				__u64 stolen_ns, __u64 period)
 {

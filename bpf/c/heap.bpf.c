@@ -158,7 +158,7 @@ static __always_inline __u32 use_index(__u64 cookie)
 	return cookie >> PROBE_USE_SHIFT & 0xffff;
 }
 
-/* Counts a call. Returns where, or NULL if the probe is being taken out. */
+/* Counts a call. Returns where, or NULL if the probe is being removed. */
 static __always_inline struct probe_use *count_call(__u64 cookie)
 {
 	__u8 function = cookie & PROBE_FUNCTION_MASK;
@@ -251,8 +251,8 @@ static __always_inline bool count_bytes(struct allocating_thread *thread, __u64 
 	return true;
 }
 
-/* Returns whether a call is a part of another one, which is counted: realloc(0, size) calls malloc,
- * for example. The outer call's return address stays in place until that call returns. A later call
+/* Whether a call is a part of another one, which is counted: realloc(0, size) calls malloc, for
+ * example. The outer call's return address stays in place until that call returns. A later call
  * from the same place has the same return address, but calls the same function. */
 static __always_inline bool is_nested(struct allocating_thread *thread, const struct call *call,
 				      __u64 sp)
@@ -381,7 +381,7 @@ static __always_inline void leave_growth(struct task_struct *task,
 		count_lost(cpu);
 }
 
-/* Returns an argument of a USDT; 0 if it can't be read. */
+/* An argument of a USDT; 0 if it can't be read. */
 static __always_inline __u64 usdt_argument(const struct pt_regs *regs,
 					   const struct usdt_operand *operand)
 {

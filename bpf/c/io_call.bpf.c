@@ -63,8 +63,8 @@ static __always_inline bool is_interrupted(long result)
 	       result == -ERESTART_RESTARTBLOCK;
 }
 
-/* Returns whether SIGSYS is on its way to a thread: seccomp has refused its system call and sent
- * it. */
+/* Whether SIGSYS is pending: seccomp has refused the system call of a thread and sent the
+ * signal. */
 static __always_inline bool has_pending_sigsys(const struct task_struct *task)
 {
 	const int SIGSYS = 31;
@@ -183,8 +183,8 @@ static long add_message(__u64 index, struct message_sum *sum)
 	return 0;
 }
 
-/* Returns the bytes of the messages of a call: each is a struct mmsghdr, at whose end the kernel
- * has put its length. */
+/* Bytes of the messages of a call: each is a struct mmsghdr, at whose end the kernel has put its
+ * length. */
 static __always_inline __u64 message_bytes(const struct io_call_record *record, const void *from)
 {
 	struct message_sum sum = {

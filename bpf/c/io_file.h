@@ -3,8 +3,8 @@
  * The names of the files that a program has registered with a ring of io_uring.
  *
  * They have no descriptor, and a place among them may get another file at any time, by a system
- * call, by an operation, or by another ring. So each operation says which file it was done to, and
- * the path of a file is read here when the first operation on it is seen.
+ * call, by an operation, or by another ring. So each operation says which file it used, and the
+ * path of a file is read here when the first operation on it is seen.
  */
 #ifndef KCOLLECT_IO_FILE_H
 #define KCOLLECT_IO_FILE_H
@@ -44,7 +44,7 @@ struct {
 	__type(value, struct io_file_scratch);
 } kc_io_file_scratch SEC(".maps");
 
-/* A directory may be as deep. */
+/* Max directories and mounts on a path. */
 #define MAX_PATH_STEPS 256
 
 struct path_walk {
@@ -98,8 +98,9 @@ static __always_inline __u64 add_to_hash(__u64 hash, __u64 word)
 	return hash ^ hash >> 32;
 }
 
-/* Returns a number that no other file has, nor the same one by another path. The addresses alone
- * are used again, and so are the numbers of inodes, which then have another generation. */
+/* A number that no other file has, nor the same file by another path. Addresses alone are not
+ * enough, since the kernel reuses them. It reuses numbers of inodes too, with another
+ * generation. */
 static __always_inline __u64 number_of_file(const struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_inode);
@@ -143,7 +144,8 @@ static __always_inline void send_path(struct io_file_scratch *out, const struct 
 		bpf_map_update_elem(&kc_io_files, &number, &sent, 0);
 }
 
-/* Returns the number of a file, 0 of none, and sends its path if that was not sent before. */
+/* Sends the path of a file if that was not sent before. Returns the number of the file, or 0 if
+ * there is no file. */
 static __always_inline __u64 name_file(const struct file *file, const struct record_header *header)
 {
 	__u64 number = file ? number_of_file(file) : 0;
@@ -161,7 +163,7 @@ static __always_inline __u64 name_file(const struct file *file, const struct rec
 	return number;
 }
 
-/* Returns the file at a place among those that are registered with a ring, from 0 on. */
+/* The file at a place, counted from 0, among those that are registered with a ring. */
 static __always_inline const struct file *registered_file(const struct io_ring_ctx *ring,
 							   __u32 place)
 {

@@ -61,9 +61,9 @@ struct io_thread {
 	struct io_call_site call_sites[IO_CALL_SITES];
 };
 
-/* Returns whether a word of a stack can be a return address: in the program's own code, or
- * elsewhere than numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with
- * MAP_32BIT, as some compilers at run time use it, begins above a thousand million. */
+/* Whether a word of a stack can be a return address: in the program's own code, or elsewhere than
+ * numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with MAP_32BIT, as
+ * some compilers at run time use it, begins above a thousand million. */
 static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes)
 {
 	return word - code < code_bytes || is_mapped_high(word) ||
@@ -84,8 +84,8 @@ static long hash_next_word(__u64 index, struct next_words *next)
 	return 0;
 }
 
-/* Returns a hash of what can be a return address among the words next to the stack pointer; 0 if
- * they can't be read. Other words, such as times, may change from call to call. */
+/* Hash of the words next to the stack pointer that can be return addresses; 0 if they can't be
+ * read. Other words, such as times, may change from call to call. */
 static __always_inline __u64 hash_next(struct io_stack_scratch *scratch, struct task_struct *task,
 				       __u64 sp)
 {

@@ -73,8 +73,8 @@ static __always_inline __u64 execution_key(struct task_struct *task)
 	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
 }
 
-/* Returns the statistics of this CPU if calls of the thread that runs may be traced, otherwise
- * NULL: its process is the last one that was found here not to be followed. */
+/* The statistics of this CPU if calls of the thread that runs may be traced. NULL if its process is
+ * the last one that was found here not to be followed. */
 static __always_inline struct cpu_stats *traced_process_on(struct task_struct *task, __u32 cpu)
 {
 	struct cpu_stats *stats;

@@ -82,8 +82,7 @@ static __always_inline bool may_complete_again(__u8 opcode)
 		value_;                                                                     \
 	})
 
-/* Returns the number in a request of the registered file that it opens or closes, from 1 on; 0 for
- * a descriptor. */
+/* Number of the registered file that a request opens or closes, from 1 on; 0 for a descriptor. */
 static __always_inline __u32 file_slot(const struct io_kiocb *request)
 {
 	switch (request->opcode) {
@@ -100,7 +99,7 @@ static __always_inline __u32 file_slot(const struct io_kiocb *request)
 	return 0;
 }
 
-/* Returns the descriptor of a request, or the number of its registered file. */
+/* The descriptor of a request, or the number of its registered file. */
 static __always_inline __u32 descriptor_of(const struct io_kiocb *request, __u32 slot)
 {
 	if (request->opcode == IORING_OP_CLOSE)
@@ -122,12 +121,12 @@ static __always_inline bool keep_request(const struct io_kiocb *request,
 		return true;
 	key.object = (__u64)request->ctx;
 	key.user_data = request->cqe.user_data;
-	/* Until there is a result, which does not come with the request. */
+	/* Kept until there is a result, which does not come with the request. */
 	record->arguments[3] = (__u64)request;
 	return !bpf_map_update_elem(&kc_io_requests, &key, record, 0);
 }
 
-/* Notes which registered files an operation was done to, and which it has opened. */
+/* Notes which registered file an operation used, and which it has opened. */
 static __always_inline void note_files(struct io_call_record *record,
 				       const struct io_ring_ctx *ring,
 				       const struct io_kiocb *request, __s64 result)
@@ -374,8 +373,8 @@ static long compare_request(__u64 index, struct overflow *overflow)
 	return overflow->found != 0;
 }
 
-/* Returns the request that a thread of io_uring's own works on: Linux 6.12 and older post the
- * completion there. */
+/* The request that a worker of io_uring works on: Linux 6.12 and older post the completion
+ * there. */
 static __always_inline const struct io_kiocb *request_of_worker(struct task_struct *task)
 {
 	struct io_worker *worker = task->worker_private;
@@ -425,7 +424,7 @@ int kc_io_overflow(__u64 *ctx)
 	return 0;
 }
 
-/* One that is linked to a request that has failed is cancelled. */
+/* A request that is linked to a failed one is cancelled. */
 SEC("tp_btf/io_uring_fail_link")
 int kc_io_fail_link(__u64 *ctx)
 {

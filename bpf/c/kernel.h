@@ -474,8 +474,8 @@ struct maple_range_64 {
 	unsigned long pivot[15];
 } __attribute__((preserve_access_index));
 
-/* Returns a pointer that can be read through, to memory of the kernel. A word that is not there
- * reads as 0. Linux 6.2 and newer; bpf_ksym_exists tests for it. */
+/* A pointer to memory of the kernel that can be read through. A word that is not mapped reads as 0.
+ * Linux 6.2 and newer; bpf_ksym_exists tests for it. */
 extern void *bpf_rdonly_cast(const void *address, __u32 type)
 	__attribute__((section(".ksyms"), weak));
 

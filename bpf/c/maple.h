@@ -20,7 +20,7 @@
 #define ARANGE_PIVOTS	 9
 #define PAGE_BITS	 12
 
-/* Returns 1 if a number is less than another, and 0 otherwise, where they differ by less than half
+/* 1 if a number is less than another, otherwise 0, where they differ by less than half
  * of all numbers. Without a branch, which a compiler would make of a comparison: the verifier
  * follows one way. */
 static __always_inline __u64 maple_less(__u64 number, __u64 other)
@@ -31,7 +31,7 @@ static __always_inline __u64 maple_less(__u64 number, __u64 other)
 	return difference >> 63;
 }
 
-/* Returns how many pivots a node of a type has. */
+/* Number of pivots of a node. */
 static __always_inline __u64 maple_pivots(__u64 type)
 {
 	return RANGE_PIVOTS - maple_less(type ^ MAPLE_ARANGE_64, 1) * (RANGE_PIVOTS - ARANGE_PIVOTS);

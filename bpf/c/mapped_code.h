@@ -40,14 +40,15 @@ struct file_tables {
 
 extern struct file_tables kc_file_tables SEC(".maps");
 
-/* Code is known that was copied from files. Set by bpf/src/tables. */
+/* There is code that programs have copied from files (COPIED_CODE_DEVICE). Set by
+ * bpf/src/tables. */
 extern volatile bool has_copied_code;
 
 enum code_kind {
 	/* The file has a table. */
 	CODE_TABLE,
-	/* No file, or one without a table, or memory that is shared, as JIT code may be
-	 * that is written to elsewhere: unwind by frame pointer. */
+	/* There is no file, or it has no table, or the memory is shared, as it may be with JIT code
+	 * that is written by way of another mapping: unwind by frame pointer. */
 	CODE_FRAME_POINTER,
 	/* The file is not known yet, or its table is not there yet, or the mapping is being made.
 	 */
@@ -76,8 +77,8 @@ struct mapped_code {
 	__u64 anonymous;
 };
 
-/* Returns the word at an address of the kernel, or 0 if it can't be read. By loads that may fail
- * where the kernel has them: a call for each word is ten times as dear. */
+/* The word at an address of the kernel, or 0 if it can't be read. It is read by a load that may
+ * fail, where the kernel has such loads: a call takes ten times as long. */
 static __always_inline __u64 kernel_word(struct mapped_code *code, __u64 address)
 {
 	if (bpf_ksym_exists(bpf_rdonly_cast)) {
@@ -91,7 +92,7 @@ static __always_inline __u64 kernel_word(struct mapped_code *code, __u64 address
 	return code->word;
 }
 
-/* Reads the first words of a node of the tree, likewise. */
+/* Reads the first words of a node of the tree, in the same way. */
 static __always_inline void read_pivots(struct mapped_code *code, __u64 node)
 {
 	const __u32 bytes = RANGE_PIVOTS * sizeof(__u64);
@@ -110,7 +111,7 @@ static __always_inline void read_pivots(struct mapped_code *code, __u64 node)
 #define KERNEL_FIELD(code, type, address, field) \
 	kernel_word(code, (address) + bpf_core_field_offset(type, field))
 
-/* Returns the address of the mapping at an address, or 0. */
+/* Address of the mapping at an address, or 0. */
 static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm)
 {
 	code->entry = KERNEL_FIELD(code, struct mm_struct, mm, mm_mt.ma_root);
@@ -130,7 +131,7 @@ static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm)
 	return 0;
 }
 
-/* Returns when a file was written to. */
+/* When a file was last written to. */
 static __always_inline __u64 modified_ns(struct mapped_code *code, __u64 inode)
 {
 	if (bpf_core_field_exists(struct inode, i_mtime_sec))
@@ -184,15 +185,15 @@ static __always_inline bool is_copied_code(struct mapped_code *code)
 	return false;
 }
 
-/* Returns whether the mappings of an address space are being changed, perhaps by the thread that
- * was interrupted. */
+/* Whether the mappings of an address space are being changed, perhaps by the thread that was
+ * interrupted. */
 static __always_inline bool mm_is_changing(struct mapped_code *code, __u64 mm)
 {
 	return bpf_core_field_exists(struct mm_struct, mmap_lock.count) &&
 	       KERNEL_FIELD(code, struct mm_struct, mm, mmap_lock.count) & RWSEM_WRITER_LOCKED;
 }
 
-/* Returns a field of the mapping that was found. */
+/* A field of the mapping that was found. */
 #define MAPPING_FIELD(code, field) KERNEL_FIELD(code, struct vm_area_struct, (code)->mapping, field)
 
 /* The sequence number of an address space's lock, or 0 if the kernel has no such number. */

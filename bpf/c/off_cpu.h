@@ -51,7 +51,7 @@ static __always_inline bool is_blocked_in_queue(struct task_struct *task)
 }
 
 /* Whether a thread is on a CPU or waits for one, 1 or 0. Newer kernels leave a thread that has gone
- * to sleep in the queue for a while. Without branches, each of which doubles what an old verifier
+ * to sleep in the queue for a while. There are no branches, since each doubles what an old verifier
  * follows after it. */
 static __always_inline __u64 is_queued(struct task_struct *task)
 {
@@ -76,8 +76,8 @@ static __always_inline __u64 run_delay(struct task_struct *task, const struct th
 	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);
 }
 
-/* Returns whether the control group of a thread is frozen, as `docker pause` does. A thread that
- * waits for the child of its vfork is marked as frozen too, and is not asked to be. */
+/* Whether the control group of a thread is frozen, as `docker pause` does. A thread that waits for
+ * the child of its vfork is marked as frozen too, and is not asked to be. */
 static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
 {
 	return state & TASK_FROZEN ||
@@ -85,8 +85,8 @@ static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
 		task->jobctl & JOBCTL_TRAP_FREEZE);
 }
 
-/* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has space for the
- * stack of a thread that is not the current one, whose faults all count as data faults. */
+/* The state of a thread that blocks. `state` is the scheduler's; `out` has space for the stack of a
+ * thread that is not the current one, whose faults all count as data faults. */
 static __always_inline __u32 blocked_state(struct task_struct *task, struct thread *thread,
 					   __u32 state, struct tick_scratch *out, bool is_current)
 {
@@ -118,7 +118,7 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 	return !user && is_futex(task, call) ? STATE_USER_LOCK : STATE_SLEEP;
 }
 
-/* Returns whether the quota of the thread's cgroup is used up. */
+/* Whether the quota of the thread's cgroup is used up. */
 static __always_inline bool is_throttled(struct task_struct *task)
 {
 	if (bpf_core_field_exists(struct task_struct___thread_throttling, throttled))
@@ -129,7 +129,7 @@ static __always_inline bool is_throttled(struct task_struct *task)
 	       ((struct cfs_rq___group_throttling *)task->se.cfs_rq)->throttle_count;
 }
 
-/* Returns the detail of an off-CPU interval that begins. */
+/* The detail of an off-CPU interval that begins. */
 static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
 {
 	if (state == STATE_WAIT_CPU)
@@ -137,10 +137,10 @@ static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
 	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? DETAIL_BLOCK_IO : DETAIL_NONE;
 }
 
-/* Returns the number of the return to user mode whose record has the user stack of a thread that
- * comes to a CPU, whose kernel stack took `got` bytes. A kernel that protects a process refuses
- * both its stacks and its callbacks: the missing kernel stack is counted, and no user stack is
- * waited for. */
+/* Number of the return to user mode whose record has the user stack of a thread that comes to a
+ * CPU, and whose kernel stack took `got` bytes. A kernel that protects a process refuses both its
+ * stacks and its callbacks: the missing kernel stack is counted, and no user stack is waited
+ * for. */
 static __always_inline __u32 user_return_at_arrival(long got, struct cpu_stats *stats,
 						    struct task_struct *task, struct thread *thread,
 						    __u32 cpu)

@@ -63,10 +63,10 @@ static __always_inline bool in_page_fault(struct task_struct *task, struct tick_
 	return search.found;
 }
 
-/* Returns the state of the current thread, which blocks, if it is in a page fault of user mode or
- * of the kernel; otherwise 0. If the instruction can't be read, the thread waits for that, also if
- * only the end can't, in the next page. A global function in page_fault.bpf.c, which the verifier
- * checks once. */
+/* State of the current thread, which blocks, if it is in a page fault of user mode or of the
+ * kernel; otherwise 0. If the instruction can't be read, the thread waits for that, also if only
+ * the end can't, in the next page. A global function in page_fault.bpf.c, which the verifier checks
+ * once. */
 __u32 kc_fault_of_current(bool user);
 
 #endif

@@ -20,7 +20,7 @@
 /* As deep as the kernel lets probed calls be nested (MAX_URETPROBE_DEPTH). */
 #define MAX_RETURN_PROBES 64
 
-/* Returns the address of the newest probed call of a thread, a struct return_instance, or 0. */
+/* Address of the newest probed call of a thread, a struct return_instance, or 0. */
 static __always_inline __u64 newest_instance(struct mapped_code *code, struct task_struct *task)
 {
 	__u64 utask;
@@ -31,8 +31,8 @@ static __always_inline __u64 newest_instance(struct mapped_code *code, struct ta
 	return utask ? KERNEL_FIELD(code, struct uprobe_task, utask, return_instances) : 0;
 }
 
-/* Returns the address that stands in place of return addresses on a thread's stack, or 0. `mm` is
- * the address of its struct mm_struct. */
+/* The address that stands in place of return addresses on a thread's stack, or 0. `mm` is the
+ * address of its struct mm_struct. */
 static __always_inline __u64 trampoline_of(struct mapped_code *code, struct task_struct *task,
 					   __u64 mm)
 {
@@ -51,7 +51,7 @@ struct replaced_returns {
 	__u64 instance; /* the address of the next one */
 };
 
-/* Returns a field of the next one. */
+/* A field of the next one. */
 #define REPLACED_RETURN(at, field) \
 	KERNEL_FIELD(&(at)->out->code, struct return_instance, (at)->instance, field)
 

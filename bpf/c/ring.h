@@ -41,7 +41,7 @@ struct cpu_stats_array {
 
 extern struct cpu_stats_array kc_cpu_stats SEC(".maps");
 
-/* How much was read from the rings and waits in user space, in eighths of the limit
+/* How much of what was read from the rings still waits in user space, in eighths of the limit
  * (bpf/src/rings.rs). */
 struct backlog {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -52,7 +52,7 @@ struct backlog {
 
 extern struct backlog kc_backlog SEC(".maps");
 
-/* Returns how full a CPU's ring is, or what waits in user space, in eighths. */
+/* How full a CPU's ring or the memory of its reader is, whichever is fuller, in eighths. */
 static __always_inline __u32 fullness(__u32 cpu)
 {
 	__u32 index = cpu / CPUS_PER_RING, only = 0, full;
@@ -66,10 +66,10 @@ static __always_inline __u32 fullness(__u32 cpu)
 	return full > *after ? full : *after;
 }
 
-/* Sends `size` bytes into the ring of a CPU; returns false if there is no space. The reader drains
+/* Sends `size` bytes into the ring of a CPU. Returns false if there is no space. The reader drains
  * the rings periodically and is woken only when an eighth of a ring is full, since a wake-up for
- * each record would cost more than the record. This is before stack copies get shorter, which
- * begins at a quarter. `wake`: the reader is woken in any case. */
+ * each record would cost more than the record. Stack copies get shorter later, from a quarter on.
+ * `wake`: wake the reader in any case. */
 static __always_inline bool send_and_wake(__u32 cpu, void *record, __u64 size, bool wake)
 {
 	__u32 index = cpu / CPUS_PER_RING;

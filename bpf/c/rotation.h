@@ -23,8 +23,7 @@ static __always_inline bool belongs_to_previous_epoch(struct thread *thread, __u
 	       thread->epoch_start_ns < epoch_start_ns;
 }
 
-/* Returns the boundaries of a CPU before a rotation. Another one may not have counted all of them
- * yet. */
+/* Number of boundaries of a CPU before a rotation. A CPU may not have counted all of them yet. */
 static __always_inline __u64 index_at_rotation(struct cpu_stats *stats, __u64 rotation)
 {
 	struct grid grid = {.origin_ns = stats->origin_ns, .index = stats->index};

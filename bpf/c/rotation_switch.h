@@ -11,7 +11,7 @@
 #include "thread_record.h"
 #include "user_return.h"
 
-/* Returns whether boundaries before a rotation passed in the off-CPU interval of a thread. */
+/* Whether boundaries before a rotation passed in the off-CPU interval of a thread. */
 static __always_inline bool has_boundaries_before(struct thread *thread, __u64 rotation)
 {
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);

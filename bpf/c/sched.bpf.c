@@ -33,8 +33,8 @@ const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
-/* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
- * may have passed without being counted yet; a CPU that went offline counts none. */
+/* Number of boundaries counted by now on the CPU that a thread left. Boundaries of another CPU may
+ * have passed without being counted yet; a CPU that went offline counts none. */
 static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
 {
 	struct grid grid = {.origin_ns = left->origin_ns, .index = left->index};
@@ -68,7 +68,7 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 	return 0;
 }
 
-/* Sends the last record of the thread that leaves, which exits: a global function, which the
+/* Sends the last record of a thread that exits and leaves its CPU: a global function, which the
  * verifier checks once. */
 __attribute__((noinline)) int kc_thread_exit(__u64 epoch_start_ns, __u64 now_ns, __u64 stolen_ns)
 {
@@ -197,7 +197,7 @@ __attribute__((noinline)) int kc_send_missed_off_cpu(__u64 epoch_start_ns)
 	return 0;
 }
 
-/* end_at_switch() of a thread that leaves: a global function, likewise. */
+/* end_at_switch() of a thread that leaves: a global function, as above. */
 __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_ns)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -206,9 +206,9 @@ __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_
 	return thread && end_at_switch(task, thread, rotation, stolen_ns, 0);
 }
 
-/* Returns when a thread leaves its CPU that has run for as long as the scheduler's sum says.
- * Without run queues `now_ns` may be too early for that: the clock was read some microseconds
- * after the scheduler's, in particular at an arrival. */
+/* When a thread leaves its CPU, if it has run for as long as the scheduler's sum says. Without run
+ * queues `now_ns` may be too early for that: the clock was read some microseconds after the
+ * scheduler's, in particular at an arrival. */
 static __always_inline __u64 after_running(const struct account *account, __u64 now_ns,
 					   __u64 run_time)
 {
@@ -334,7 +334,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 		note_arrival(&thread->waits, now_ns);
 }
 
-/* Boundaries have passed that are not counted yet: charges them to the thread that leaves now, and
+/* Charges boundaries that have passed and are not counted yet to the thread that leaves now, and
  * not to the next one. */
 static __noinline int charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 					struct task_struct *prev, __u64 now_ns, __u32 cpu)
@@ -368,11 +368,11 @@ static __noinline int charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 	return 0;
 }
 
-/* Returns the better of a known clock offset and a measured one. The run queue's clock is read when
- * the scheduler begins, and the time from there to this program may be long, as when a hypervisor
+/* The better of a known clock offset and a measured one. The run queue's clock is read when the
+ * scheduler begins, and the time from there to this program may be long, as when a hypervisor
  * preempts the CPU: the larger offset is the one with the shorter delay. It may fall by 500
- * millionths at most, the largest rate by which a time service adjusts CLOCK_MONOTONIC, and only
- * if the scheduler has read its clock. */
+ * millionths at most, the largest rate by which a time service adjusts CLOCK_MONOTONIC, and only if
+ * the scheduler has read its clock. */
 static __always_inline __u64 better_offset(__u64 known, __u64 measured, bool clock_read)
 {
 	__u64 least = known - (clock_read ? period_ns >> 11 : 0);
@@ -391,8 +391,8 @@ static __always_inline void note_offset(struct cpu_stats *stats, __u64 measured,
 	any_offset_ns = better_offset(any_offset_ns, measured, clock_read);
 }
 
-/* Returns the scheduler's clock without a run queue, at the switch from `prev`. A thread's arrival
- * is when the scheduler read its clock for the switch that brought it here. */
+/* The scheduler's clock without a run queue, at the switch from `prev`. A thread's arrival is when
+ * the scheduler read its clock for the switch that brought it here. */
 static __noinline __u64 clock_by_arrival(struct cpu_stats *stats, struct task_struct *prev)
 {
 	__u64 now_ns = bpf_ktime_get_ns();

@@ -24,7 +24,7 @@
  * no sum. Set by bpf/src/steal.rs. */
 extern const volatile __u64 steal_from_rq;
 
-/* Returns how much was stolen from this CPU since the last context switch. */
+/* Time stolen from this CPU since the last context switch. */
 static __always_inline __u64 stolen_since_switch(struct cpu_stats *stats, struct rq *rq)
 {
 	__u64 before = stats->switch_steal_ns, steal;
@@ -37,7 +37,7 @@ static __always_inline __u64 stolen_since_switch(struct cpu_stats *stats, struct
 	return before && steal > before ? steal - before : 0;
 }
 
-/* Returns how much was stolen from this CPU since this was last asked. */
+/* Time stolen from this CPU since the last call. */
 static __always_inline __u64 stolen_since_count(struct cpu_stats *stats)
 {
 	__u64 before = stats->steal_ns, steal;
@@ -49,8 +49,8 @@ static __always_inline __u64 stolen_since_count(struct cpu_stats *stats)
 	return before && steal > before ? steal - before : 0;
 }
 
-/* Returns how much was stolen from a CPU, which may be another, between its last context switch and
- * the last time that boundaries were counted there. When recording stops, that is its end. */
+/* Time stolen from a CPU, which may be another one, between its last context switch and the last
+ * time that boundaries were counted there. When recording stops, that is its end. */
 static __always_inline __u64 stolen_until_count(struct cpu_stats *stats)
 {
 	__u64 before = stats->switch_steal_ns;

@@ -24,7 +24,7 @@ static __always_inline void read_kernel_counts(struct task_struct *task, __u64 *
 /* No kernel has as many controllers. */
 #define MAX_CONTROLLERS 32
 
-/* Returns the deepest group of controllers, or `group` if none is below its root. */
+/* The deepest group of controllers, or `group` if none is below its root. */
 static __always_inline struct cgroup *deepest_group(struct css_set *set, struct cgroup *group)
 {
 	void *controllers = (void *)set + bpf_core_field_offset(set->subsys);
@@ -91,7 +91,8 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 	out->user = BPF_CORE_READ(task, cred, euid.val);
 }
 
-/* Begins or ends tracking, unless another program does at this moment. */
+/* Claims an account, to begin or end its tracking, unless another program does so at this
+ * moment. */
 static __always_inline bool claim_tracking(struct account *account, __u32 from)
 {
 	return __sync_val_compare_and_swap(&account->tracking, from, TRACKING_CLAIMED) == from;

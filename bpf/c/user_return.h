@@ -165,10 +165,10 @@ static __always_inline bool wait_for_user_return(struct task_struct *task)
 	return false;
 }
 
-/* Returns a hash of the callers among the next 16 words of the stack. Only words that can be
- * addresses of code count: in the same 4 GiB as the instruction, in a position-independent
- * executable, or in one that is linked to low addresses. Other words, such as times, change from
- * one sleep to the next. */
+/* Hash of the callers among the next 16 words of the stack. Only words that can be addresses of
+ * code count: in the same 4 GiB as the instruction, in a position-independent executable, or in one
+ * that is linked to low addresses. Other words, such as times, change from one sleep to the
+ * next. */
 static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip, __u64 sp)
 {
 	__u64 callers_hash = 0;
@@ -184,8 +184,8 @@ static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip,
 	return callers_hash;
 }
 
-/* Returns whether the user stack of a thread that leaves its CPU is captured in place of a
- * callback: the off-CPU interval will be long, as the last one was, and no callback is awaited. */
+/* Whether the user stack of a thread that leaves its CPU is captured in place of a callback: the
+ * off-CPU interval will be long, as the last one was, and no callback is awaited. */
 static __always_inline bool replaces_callback(struct thread *thread)
 {
 	__u32 before = thread->flags;
@@ -270,8 +270,8 @@ static __always_inline void send_kept_stack(struct cpu_stats *stats, struct task
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 }
 
-/* Returns the number for a record of a thread since its last return to user mode, or 0 if it will
- * not be there again. `current`: the thread is on this CPU. */
+/* Number for a record of a thread since its last return to user mode, or 0 if it will not return
+ * again. `current`: the thread is on this CPU. */
 static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct task_struct *task,
 					      struct thread *thread, bool current, __u32 cpu)
 {

@@ -40,11 +40,12 @@ extern struct ignored kc_ignored SEC(".maps");
 #define SMALL_PIECE_BYTES 128
 /* Max words that are sent: with their header they are no longer than a mask. */
 #define MAX_SENT_WORDS 8176
-/* What an iterator writes of one thread has to fit the kernel's buffer, after what is still to be
- * read, or it is dropped, and the thread's account is closed already. */
+/* The records that an iterator writes of one thread have to fit the kernel's buffer, after those
+ * that were not read yet. Otherwise they are dropped, although the thread's account is closed
+ * already. */
 #define MAX_ITER_WORDS	      3200
 #define ITERATOR_BUFFER_BYTES 32768
-/* As kcollect's shortest round. */
+/* As long as kcollect's shortest round. */
 #define WAKE_NS			   10000000
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
@@ -150,7 +151,7 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 		out->record.via_scan = 0;
 }
 
-/* Returns whether the process of a thread is followed, as far as is known. */
+/* Whether the process of a thread is followed, as far as is known. */
 static __always_inline bool is_followed(struct task_struct *task)
 {
 	__u32 pid = task->tgid;
@@ -199,7 +200,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->end = is_32bit(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
 }
 
-/* Returns whether the unwind can begin. */
+/* Begins the unwind. Returns whether the stack can be unwound. */
 static __always_inline bool begin_unwind(struct user_scratch *out, __u32 scratch_index)
 {
 	out->index = scratch_index;
@@ -210,7 +211,7 @@ static __always_inline bool begin_unwind(struct user_scratch *out, __u32 scratch
 	return false;
 }
 
-/* Returns whether a stack copy is needed, because a table is not there yet. */
+/* Ends the unwind. Returns whether a stack copy is needed, because a table is not there yet. */
 static __always_inline bool end_unwind(struct user_scratch *out, struct task_struct *task)
 {
 	/* In execve(2) the registers still belong to the old program, and the mappings soon to the

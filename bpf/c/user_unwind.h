@@ -56,7 +56,7 @@ int kc_restore_copy(__u32 scratch_index);
 /* A look-up takes a tenth of the time that a mapping does, so that few race with a writer again. */
 #define MAX_LOOK_UPS 4
 
-/* Returns the code at an address, or 0. Most callers are in the same mapping as their callee. */
+/* The code at an address, or 0. Most callers are in the same mapping as their callee. */
 static __always_inline const struct mapped_code *code_at(struct user_scratch *out, __u64 address)
 {
 	if (address >= out->code.start && address < out->code.end)
@@ -70,10 +70,10 @@ static __always_inline const struct mapped_code *code_at(struct user_scratch *ou
 	return &out->code;
 }
 
-/* Returns the number of the rule for an address of code that has a table, or 0: by a binary search
- * for the last row that begins at or below the address. Its state is masked at each step and its
- * length is read anew, so that the verifier, which follows both branches of each comparison, finds
- * equal states at the next step. */
+/* Number of the rule for an address of code that has a table, or 0: found by a binary search for
+ * the last row that begins at or below the address. Its state is masked at each step and its length
+ * is read anew, so that the verifier, which follows both branches of each comparison, finds equal
+ * states at the next step. */
 static __always_inline __u32 find_rule(const struct user_scratch *out,
 				       const struct mapped_code *code, __u64 address)
 {

@@ -5,9 +5,9 @@
  * parameter, a constant in each caller: BPF has no calls by pointer, so the compiler has to inline
  * it.
  *
- * Only pc, stack pointer, frame pointer and rbx are followed. By rbx the dynamic linker has the
- * frame of its resolver of functions, in which each program begins. Few others do, and so the place
- * where it is saved is kept and read only where a rule needs it. The other registers are known in
+ * Only pc, stack pointer, frame pointer and rbx are followed. By rbx the dynamic linker finds the
+ * frame of its symbol resolver, in which each program begins. Few other functions do, so the place
+ * where it is saved is kept, and read only where a rule needs it. The other registers are known in
  * the innermost frame. In its callers, registers that functions save are unknown, and a rule that
  * needs one is refused: a wrong caller is worse than none. Registers that functions do not save are
  * taken to be unchanged: hand-written code that uses one across a call relies on that, as OpenSSL's
@@ -150,8 +150,8 @@ static __always_inline int unwind_base(const struct unwind_state *state, __u8 ba
 	return unwind_register(state, base, value);
 }
 
-/* Returns whether the machine code before an address is a call by a register or by memory: ff /2
- * with all addressing modes; prefixes don't matter. `text` is the eight bytes before it. */
+/* Whether the machine code before an address is a call by a register or by memory: ff /2 with all
+ * addressing modes; prefixes don't matter. `text` is the eight bytes before it. */
 static __always_inline bool unwind_is_indirect_call(__u64 text)
 {
 	__u32 two = text >> 48, three = (text >> 40) & 0xffff, four = (text >> 32) & 0xffff,
@@ -165,7 +165,7 @@ static __always_inline bool unwind_is_indirect_call(__u64 text)
 	       seven == 0x94ff || seven == 0x14ff;
 }
 
-/* Returns whether a call is before an address: 1, or 0, or -1 if the code can't be read. */
+/* Whether a call is before an address: 1, or 0, or -1 if the code can't be read. */
 static __always_inline int unwind_after_call(unwind_read *read, void *context, __u64 address)
 {
 	__u64 text;

@@ -201,7 +201,7 @@ static __always_inline void unwind_pass_plt(struct unwind_scan *scan,
 		scan->target = scan->word;
 }
 
-/* Returns how the call before an address fits. */
+/* How well the call before an address fits. */
 static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *scan,
 							   const struct unwind_hooks *hooks,
 							   void *context, __u64 address)
@@ -231,7 +231,7 @@ static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *s
 	return !found && scan->target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
-/* Returns whether a rule leads from the frame in `trial` to a word after a call. */
+/* Whether a rule leads from the frame in `trial` to a word after a call. */
 static __always_inline bool unwind_try_rule_impl(struct unwind_scan *scan,
 						 const struct unwind_hooks *hooks, void *context)
 {
@@ -240,7 +240,7 @@ static __always_inline bool unwind_try_rule_impl(struct unwind_scan *scan,
 	       unwind_after_call(hooks->read, context, scan->trial.pc) > 0;
 }
 
-/* Returns whether a rule leads from the frame in `trial` to a return address. */
+/* Whether a rule leads from the frame in `trial` to a return address. */
 static __always_inline bool unwind_trial_has_caller(struct unwind_scan *scan,
 						    const struct unwind_hooks *hooks, void *context)
 {
@@ -248,8 +248,8 @@ static __always_inline bool unwind_trial_has_caller(struct unwind_scan *scan,
 	       hooks->rule_at(context, scan->trial.pc - 1, &scan->next_rule) >= 0;
 }
 
-/* Returns whether a rule leads from a frame at an address, whose stack pointer was at `sp`, to a
- * caller, with the frame pointer as the code without rules has it, or as it may have saved it. */
+/* Whether a rule leads from a frame at an address, whose stack pointer was at `sp`, to a caller,
+ * with the frame pointer as the code without rules has it, or as it may have saved it. */
 static __always_inline bool unwind_has_valid_caller_impl(struct unwind_scan *scan,
 							 const struct unwind_hooks *hooks,
 							 void *context, __u64 address, __u64 sp)
@@ -282,9 +282,9 @@ static __always_inline bool unwind_has_valid_caller_impl(struct unwind_scan *sca
 	return false;
 }
 
-/* Returns whether the caller that was found by the frame pointer can be one: it is in code without
- * rules, or a rule leads from it to its own caller. A register that the code uses for something
- * else may point to a return address too. */
+/* Whether the caller that was found by the frame pointer can be one: it is in code without rules,
+ * or a rule leads from it to its own caller. A register that the code uses for something else may
+ * point to a return address too. */
 static __always_inline bool unwind_is_valid_caller_impl(struct unwind_scan *scan,
 							const struct unwind_hooks *hooks,
 							void *context,
@@ -453,9 +453,9 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan,
 	}
 }
 
-/* Returns whether a stack that ended so, after a scan had found a caller, shows that the caller was
- * none: then the scan continues after it. A return address where no code is known may be in code
- * that was mapped just now. */
+/* Whether the end of a stack shows that the caller that a scan has found was wrong: then the scan
+ * continues after it. A return address where no code is known may be in code that was mapped just
+ * now. */
 static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, enum unwind_end end,
 					       const struct unwind_state *state, unwind_read *read,
 					       void *context)
@@ -466,15 +466,15 @@ static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, e
 	return end != UNWIND_NO_MAPPING || unwind_after_call(read, context, state->pc) <= 0;
 }
 
-/* Begins to continue with a scan. */
+/* Continues a scan after the caller that it found. */
 static __always_inline void unwind_resume_scan(struct unwind_scan *scan)
 {
 	scan->sp = scan->caller_sp;
 	scan->call = CALL_NONE;
 }
 
-/* Returns whether a rule that has found no caller may find one with another frame pointer: one of
- * those that the code before has saved, if the last scan saw it. */
+/* Whether a rule that has found no caller may find one with another frame pointer: one of those
+ * that the code before has saved, if the last scan saw it. */
 static __always_inline bool unwind_fp_may_be_saved(const struct unwind_state *state,
 						   const struct unwind_rule *rule,
 						   enum unwind_end end)
@@ -495,15 +495,15 @@ static __always_inline bool unwind_take_saved_fp(const struct unwind_scan *scan,
 	return true;
 }
 
-/* Returns whether nothing confirms the caller after a scan: one that it found may not be the next,
- * and one by the frame pointer would have needed no scan, unless it leads back. */
+/* Whether nothing confirms the caller after a scan: one that it found may not be the next, and one
+ * by the frame pointer would have needed no scan, unless it leads back. */
 static __always_inline bool unwind_is_unconfirmed(const struct unwind_scan *scan)
 {
 	return scan->call != CALL_NONE ? scan->caller_skips : !scan->leads_back;
 }
 
-/* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without
- * one, which `end` says and `state` has. */
+/* Ends a scan: goes to the caller that it found. If there is no caller, the stack ends as without
+ * the scan, which `end` and `state` have. */
 static __always_inline enum unwind_end
 unwind_end_scan(struct unwind_scan *scan, struct unwind_state *state, enum unwind_end end)
 {
