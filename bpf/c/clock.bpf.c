@@ -56,7 +56,6 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 size = sizeof(struct record_header);
-	__u32 zero = 0;
 	bool user, borrowed = false;
 	struct tick_scratch *out;
 	struct thread *thread;
@@ -95,7 +94,7 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 	if (!task->pid)
 		passed.stolen_ticks = 0;
 
-	out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	out = only_element(&kc_scratch);
 	if (!out)
 		return;
 	describe(&out->record, task, stats->last_ns, cpu, user ? TICK_USER : TICK_KERNEL,
@@ -224,16 +223,14 @@ int kc_grid_begin(void *ctx)
  * that runs. The CPU's timer may fire too late for that. */
 static __always_inline void settle(struct cpu_stats *stats, __u32 cpu, __u64 end_ns)
 {
-	struct tick_scratch *out;
+	struct tick_scratch *out = only_element(&kc_scratch);
 	struct passed passed;
-	__u32 zero = 0;
 
 	if (stats->in_idle) {
 		count_sleep(stats, cpu, end_ns);
 		return;
 	}
 	passed = count_passed(stats, end_ns);
-	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!passed.ticks || !out)
 		return;
 	describe(&out->record, bpf_get_current_task_btf(), stats->last_ns, cpu, TICK_KERNEL,

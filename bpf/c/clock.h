@@ -159,8 +159,7 @@ static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, str
  * last seen, in the kernel, without a stack. */
 static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 {
-	__u32 zero = 0;
-	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct tick_scratch *out = only_element(&kc_scratch);
 
 	if (!out)
 		return 0;
@@ -206,10 +205,9 @@ since_arrival(struct cpu_stats *stats, struct task_struct *task, __u64 from, str
 static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u32 ticks)
 {
 	struct tick_scratch *out;
-	__u32 zero = 0;
 
 	stats->idle += ticks;
-	out = record_idle ? bpf_map_lookup_elem(&kc_scratch, &zero) : 0;
+	out = record_idle ? only_element(&kc_scratch) : 0;
 	if (!out) {
 		stats->unsent += ticks;
 		return;

@@ -82,9 +82,8 @@ static __always_inline void note_step(const struct user_scratch *out,
 
 __attribute__((noinline)) int kc_note_step(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
-	__u32 zero = 0;
-	struct io_stack_scratch *scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
+	struct user_scratch *out = scratch_at(scratch_index);
+	struct io_stack_scratch *scratch = only_element(&kc_io_stack);
 
 	if (out && scratch)
 		note_step(out, scratch);

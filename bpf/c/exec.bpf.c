@@ -48,7 +48,7 @@ SEC("tp_btf/task_rename")
 int kc_exec_rename(__u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
 	__u64 epoch_start_ns = epoch_of_switch(), now_ns;
@@ -59,7 +59,7 @@ int kc_exec_rename(__u64 *ctx)
 	    thread->tid == (__u32)task->pid)
 		return 0;
 	forget_stacks(thread);
-	out = bpf_map_lookup_elem(&kc_exec_record, &zero);
+	out = only_element(&kc_exec_record);
 	/* The account may be in the claim of an iteration that closes it for a rotation. */
 	if (!out || belongs_to_previous_epoch(thread, epoch_start_ns) ||
 	    !claim_tracking(&thread->account, TRACKED)) {

@@ -276,9 +276,8 @@ static __always_inline void end_io_call(struct cpu_stats *stats, struct task_str
 					struct io_thread *thread, __u32 cpu)
 {
 	struct io_record_scratch *out;
-	__u32 zero = 0;
 
-	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
+	out = only_element(&kc_io_scratch);
 	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
 		stats->io_calls_lost++;
 		return;

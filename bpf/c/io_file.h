@@ -58,8 +58,8 @@ struct path_walk {
  * mounted file system has no name, and the directory that it is mounted on is next. */
 static long add_name(__u64 index, struct path_walk *walk)
 {
-	__u32 zero = 0, at = walk->bytes, length;
-	struct io_file_scratch *out = bpf_map_lookup_elem(&kc_io_file_scratch, &zero);
+	__u32 at = walk->bytes, length;
+	struct io_file_scratch *out = only_element(&kc_io_file_scratch);
 	struct vfsmount *filesystem = walk->mount;
 	struct dentry *dentry = walk->dentry, *directory;
 
@@ -150,11 +150,10 @@ static __always_inline __u64 name_file(const struct file *file, const struct rec
 {
 	__u64 number = file ? number_of_file(file) : 0;
 	struct io_file_scratch *out;
-	__u32 zero = 0;
 
 	if (!number || bpf_map_lookup_elem(&kc_io_files, &number))
 		return number;
-	out = bpf_map_lookup_elem(&kc_io_file_scratch, &zero);
+	out = only_element(&kc_io_file_scratch);
 	/* Another program runs on this CPU in the middle of this: the next operation names it. */
 	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1))
 		return number;

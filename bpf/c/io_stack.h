@@ -176,14 +176,14 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 					     __u32 cpu)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs), fp = user_fp(regs);
-	__u32 number = hashed(ip, sp) >> 32 & (IO_CALL_SITES - 1), scratch_index, zero = 0;
+	__u32 number = hashed(ip, sp) >> 32 & (IO_CALL_SITES - 1), scratch_index;
 	struct io_call_site *last = &thread->call_sites[number];
 	struct io_stack_scratch *scratch;
 	struct cpu_stats *stats;
 	struct user_scratch *out;
 	bool same_call_site;
 
-	scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
+	scratch = only_element(&kc_io_stack);
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	if (!capture_user_stacks || !scratch || !stats)
 		return;

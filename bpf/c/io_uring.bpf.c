@@ -194,8 +194,7 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 static __always_inline void submit_with_scratch(struct cpu_stats *stats, struct task_struct *task,
 						const struct io_kiocb *request, __u32 cpu)
 {
-	__u32 zero = 0;
-	struct io_record_scratch *out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
+	struct io_record_scratch *out = only_element(&kc_io_scratch);
 
 	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
 		stats->io_calls_lost++;
@@ -275,9 +274,8 @@ static __always_inline void request_completed(const struct io_ring_ctx *ring,
 	struct io_request_key results_key = {.object = (__u64)ring};
 	struct io_call_record *record, *results;
 	struct last_posted *last;
-	__u32 zero = 0;
 
-	last = bpf_map_lookup_elem(&kc_io_posted, &zero);
+	last = only_element(&kc_io_posted);
 	if (last) {
 		last->ring = (__u64)ring;
 		last->request = (__u64)request;
@@ -394,8 +392,7 @@ static __always_inline void overflowed(__u64 *ctx)
 	struct overflow overflow = {.completed = {.user_data = ctx[1], .res = ctx[2]}};
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct io_kiocb *request = request_of_worker(task), *posted;
-	__u32 zero = 0;
-	struct last_posted *last = bpf_map_lookup_elem(&kc_io_posted, &zero);
+	struct last_posted *last = only_element(&kc_io_posted);
 
 	if (!recording || !last)
 		return;

@@ -68,12 +68,11 @@ static __noinline int send_lock_wait(struct cpu_stats *stats, struct task_struct
 	__u64 arguments[2] = {}, size = sizeof(struct lock_wait_record);
 	struct record_header *header;
 	struct lock_wait_scratch *out;
-	__u32 zero = 0;
 	long call, got = -1;
 
 	if (!within_rate_limit(stats, off_cpu))
 		return 0;
-	out = (struct lock_wait_scratch *)bpf_map_lookup_elem(&kc_scratch, &zero);
+	out = only_element(&kc_scratch);
 	if (!out || !regs)
 		return 0;
 	header = &out->record.header;

@@ -56,9 +56,9 @@ static __always_inline void record_overflow(void *ctx, const struct tick_regs *r
 					    struct counter_stats *counter_stats, __u32 counter,
 					    __u64 value)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct overflow_scratch *out = bpf_map_lookup_elem(&kc_ovfl_scratch, &zero);
+	struct overflow_scratch *out = only_element(&kc_ovfl_scratch);
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 size = sizeof(struct overflow_record);
 	bool user = regs && in_user_mode(regs);

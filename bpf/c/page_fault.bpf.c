@@ -17,8 +17,7 @@ __attribute__((noinline)) __u32 kc_fault_of_current(bool user)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u8 instruction[INSTRUCTION_BYTES];
-	__u32 zero = 0;
-	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct tick_scratch *out = only_element(&kc_scratch);
 	struct pt_regs *regs;
 
 	if (!out || !in_page_fault(task, out, user))

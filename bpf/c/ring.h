@@ -15,6 +15,14 @@
 #include "limits.h"
 #include "records.h"
 
+/* The element of a map that has one, perhaps one for each CPU. */
+static __always_inline void *only_element(void *map)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(map, &zero);
+}
+
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -55,9 +63,9 @@ extern struct backlog kc_backlog SEC(".maps");
 /* How full a CPU's ring or the memory of its reader is, whichever is fuller, in eighths. */
 static __always_inline __u32 fullness(__u32 cpu)
 {
-	__u32 index = cpu / CPUS_PER_RING, only = 0, full;
+	__u32 index = cpu / CPUS_PER_RING, full;
 	void *ring = bpf_map_lookup_elem(&kc_rings, &index);
-	__u32 *after = bpf_map_lookup_elem(&kc_backlog, &only);
+	__u32 *after = only_element(&kc_backlog);
 
 	if (!ring || !after)
 		return 8;

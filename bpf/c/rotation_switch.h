@@ -36,9 +36,9 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	bool comes = task != bpf_get_current_task_btf();
 	struct account *account = &thread->account;
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
-	__u32 zero = 0, cpu = bpf_get_smp_processor_id(), state, detail;
+	__u32 cpu = bpf_get_smp_processor_id(), state, detail;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct tick_scratch *out = only_element(&kc_scratch);
 	struct thread_record *record;
 	struct off_cpu off_cpu = {}, ended;
 	bool was_off;

@@ -49,8 +49,8 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 				   struct thread *thread, const struct off_cpu *off_cpu,
 				   __u64 epoch_start_ns)
 {
-	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
-	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct tick_scratch *out = only_element(&kc_scratch);
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 user_return;
 	__u64 size;
@@ -74,9 +74,9 @@ __attribute__((noinline)) int kc_thread_exit(__u64 epoch_start_ns, __u64 now_ns,
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct thread_record *out = only_element(&kc_scratch);
 	/* Perhaps long after its account was closed, with the data. */
 	__u64 time_ns = bpf_ktime_get_ns();
 
@@ -166,8 +166,7 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival_ns,
 							  past_delay(task, thread));
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
-	__u32 zero = 0;
-	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct tick_scratch *out = only_element(&kc_scratch);
 
 	if (is_lock_wait(&off_cpu, task))
 		send_lock_wait(stats, task, thread, &off_cpu, false);
@@ -343,7 +342,6 @@ static __noinline int charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 	struct passed passed = count_passed(stats, now_ns);
 	struct tick_scratch *out;
 	struct thread *thread;
-	__u32 zero = 0;
 
 	if (!passed.ticks)
 		return 0;
@@ -354,7 +352,7 @@ static __noinline int charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 	passed = since_arrival(stats, prev, index, passed);
 	if (!passed.ticks)
 		return 0;
-	out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	out = only_element(&kc_scratch);
 	if (!out)
 		return 0;
 	count_busy(stats, &stats->kernel, passed);

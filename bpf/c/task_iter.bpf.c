@@ -59,9 +59,9 @@ SEC("iter/task")
 int kc_track_all(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state;
+	__u32 cpu = bpf_get_smp_processor_id(), state;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
+	struct iter_scratch *out = only_element(&kc_iter_scratch);
 	struct thread *thread;
 	struct grid grid;
 	__u64 from_ns;
@@ -108,8 +108,8 @@ SEC("iter/task")
 int kc_report_all(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
-	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
+	__u32 cpu = bpf_get_smp_processor_id(), state, detail;
+	struct iter_scratch *out = only_element(&kc_iter_scratch);
 	struct thread *thread;
 	/* Read before the account: a thread that exits after the account was copied has its last
 	 * record after this one, and does not come back to life. */
@@ -169,9 +169,9 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	/* Read once: see is_throttled(). */
 	struct seq_file *seq = ctx->meta->seq;
 	struct task_struct *task = ctx->task;
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
+	__u32 cpu = bpf_get_smp_processor_id(), state, detail;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
+	struct iter_scratch *out = only_element(&kc_iter_scratch);
 	struct off_cpu off_cpu;
 	struct cpu_stats *left;
 	struct thread *thread;

@@ -96,4 +96,9 @@ struct user_scratches {
 
 extern struct user_scratches kc_user_scratch SEC(".maps");
 
+static __always_inline struct user_scratch *scratch_at(__u32 scratch_index)
+{
+	return bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+}
+
 #endif

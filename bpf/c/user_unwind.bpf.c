@@ -30,21 +30,21 @@ struct unwind_rule rules[MAX_RULES] SEC(".bss.kc_rules");
 
 __attribute__((noinline)) int kc_find_code(__u32 scratch_index, __u64 address)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? find_code(&out->code, out->mm, address) : 1;
 }
 
 __attribute__((noinline)) int kc_find_rule(__u32 scratch_index, __u64 address)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? find_rule(out, &out->code, address) : 0;
 }
 
 __attribute__((noinline)) int kc_by_rule(__u32 scratch_index, __u32 rule)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? unwind_by_rule(&out->state, &rules[rule & (MAX_RULES - 1)], read_own_word, out)
 		   : UNWIND_UNSUPPORTED;
@@ -52,14 +52,14 @@ __attribute__((noinline)) int kc_by_rule(__u32 scratch_index, __u32 rule)
 
 __attribute__((noinline)) int kc_try_rule(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? unwind_try_rule_impl(&out->scan, &own_stack_hooks, out) : 0;
 }
 
 __attribute__((noinline)) int kc_has_valid_caller(__u32 scratch_index, __u64 address, __u64 sp)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? unwind_has_valid_caller_impl(&out->scan, &own_stack_hooks, out, address, sp)
 		   : 0;
@@ -67,7 +67,7 @@ __attribute__((noinline)) int kc_has_valid_caller(__u32 scratch_index, __u64 add
 
 __attribute__((noinline)) int kc_is_valid_caller(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? unwind_is_valid_caller_impl(&out->scan, &own_stack_hooks, out, &out->state)
 		   : 0;
@@ -89,7 +89,7 @@ static __always_inline void find_own_stack(struct user_scratch *out, struct task
 
 __attribute__((noinline)) int kc_find_own_stack(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	if (out)
 		find_own_stack(out, bpf_get_current_task_btf());
@@ -98,7 +98,7 @@ __attribute__((noinline)) int kc_find_own_stack(__u32 scratch_index)
 
 __attribute__((noinline)) int kc_unwind_step(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? step(out, bpf_get_current_task_btf(), &own_stack_hooks, out) : 1;
 }
@@ -163,7 +163,7 @@ static __always_inline int scan(struct user_scratch *out, struct task_struct *ta
 
 __attribute__((noinline)) int kc_scan(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	return out ? scan(out, bpf_get_current_task_btf()) : 1;
 }
@@ -196,7 +196,7 @@ static long restore_word(__u64 number, struct replaced_returns *at)
 
 __attribute__((noinline)) int kc_restore_copy(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 	struct replaced_returns at = {.out = out};
 
 	if (!out)
@@ -225,7 +225,7 @@ static __always_inline void finish_capture(struct user_scratch *out, struct task
 
 __attribute__((noinline)) int kc_finish_capture(__u32 scratch_index, __u32 cpu)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	struct user_scratch *out = scratch_at(scratch_index);
 
 	if (out)
 		finish_capture(out, bpf_get_current_task_btf(), scratch_index, cpu);
