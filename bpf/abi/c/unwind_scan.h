@@ -231,6 +231,16 @@ static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *s
 	return !found && scan->target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
+static __always_inline void unwind_begin_trial(struct unwind_scan *scan, __u64 pc, __u64 sp,
+					       __u32 known)
+{
+	scan->trial.pc = pc;
+	scan->trial.registers[UNWIND_SP] = sp;
+	scan->trial.known = known;
+	scan->trial.exact = scan->trial.descents = 0;
+	scan->trial.bx_at = 0;
+}
+
 /* Whether a rule leads from the frame in `trial` to a word after a call. */
 static __always_inline bool unwind_try_rule_impl(struct unwind_scan *scan,
 						 const struct unwind_hooks *hooks, void *context)
@@ -262,20 +272,18 @@ static __always_inline bool unwind_has_valid_caller_impl(struct unwind_scan *sca
 	if (scan->rule.cfa_kind == CFA_STOP)
 		return true;
 	for (__u32 number = 0; number <= SCAN_SAVED; number++) {
-		scan->trial.known = scan->known;
+		__u32 known = scan->known;
+
 		if (number) {
 			if (scan->rule.cfa_register != UNWIND_FP)
 				return false;
 			scan->trial_fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
 			if (scan->trial_fp < sp)
 				continue;
-			scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP | UNWIND_FP_UNSURE;
+			known = 1 << UNWIND_SP | 1 << UNWIND_FP | UNWIND_FP_UNSURE;
 		}
-		scan->trial.pc = address;
-		scan->trial.registers[UNWIND_SP] = sp;
+		unwind_begin_trial(scan, address, sp, known);
 		scan->trial.registers[UNWIND_FP] = scan->trial_fp;
-		scan->trial.exact = scan->trial.descents = 0;
-		scan->trial.bx_at = 0;
 		if (unwind_trial_has_caller(scan, hooks, context))
 			return true;
 	}
@@ -294,12 +302,9 @@ static __always_inline bool unwind_is_valid_caller_impl(struct unwind_scan *scan
 
 	if (found <= 0 || scan->rule.cfa_kind == CFA_STOP || scan->rule.ra_kind == RA_INTERRUPTED)
 		return true;
-	scan->trial.pc = caller->pc;
-	scan->trial.registers[UNWIND_SP] = caller->registers[UNWIND_SP];
+	unwind_begin_trial(scan, caller->pc, caller->registers[UNWIND_SP],
+			   1 << UNWIND_SP | 1 << UNWIND_FP);
 	scan->trial.registers[UNWIND_FP] = caller->registers[UNWIND_FP];
-	scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP;
-	scan->trial.exact = scan->trial.descents = 0;
-	scan->trial.bx_at = 0;
 	return unwind_trial_has_caller(scan, hooks, context);
 }
 
@@ -390,11 +395,7 @@ static __always_inline int unwind_scan_outermost(struct unwind_scan *scan,
 	    scan->rule.cfa_kind == CFA_STOP ||
 	    unwind_after_call(hooks->read, context, scan->word) <= 0)
 		return 0;
-	scan->trial.pc = scan->word;
-	scan->trial.registers[UNWIND_SP] = address + 8;
-	scan->trial.known = 1 << UNWIND_SP;
-	scan->trial.exact = scan->trial.descents = 0;
-	scan->trial.bx_at = 0;
+	unwind_begin_trial(scan, scan->word, address + 8, 1 << UNWIND_SP);
 	scan->next_rule.cfa_kind = CFA_ABSENT;
 	if (!unwind_trial_has_caller(scan, hooks, context) || scan->next_rule.cfa_kind != CFA_STOP)
 		return 0;
