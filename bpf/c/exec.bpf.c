@@ -35,11 +35,8 @@ struct {
  * return to user mode is requested again. */
 static __always_inline void forget_stacks(struct thread *thread)
 {
-	__u32 tid = thread->tid;
-
-	if (capture_user_stacks && capture_on_return && thread->user_return)
-		bpf_map_delete_elem(&kc_return_waits, &tid);
-	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
+	evict_return_wait(thread->tid, thread);
+	advance_user_return(thread);
 	thread->flags &= ~(CAPTURED | RETURN_WANTED);
 	thread->ip = 0;
 }

@@ -275,13 +275,10 @@ static __always_inline void end_io_call(struct cpu_stats *stats, struct task_str
 					struct pt_regs *regs, long result, __u32 call_index,
 					struct io_thread *thread, __u32 cpu)
 {
-	struct io_record_scratch *out;
+	struct io_record_scratch *out = claim_io_record(stats);
 
-	out = only_element(&kc_io_scratch);
-	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
-		stats->io_calls_lost++;
+	if (!out)
 		return;
-	}
 	if (thread && is_interrupted(result))
 		keep_interrupted(thread, regs, thread->entered_ns, call_index);
 	send_io_call(stats, task, out, thread, regs, result, call_index, cpu);

@@ -37,6 +37,17 @@ struct io_record_scratches {
 
 extern struct io_record_scratches kc_io_scratch SEC(".maps");
 
+/* Claims the memory for a record, and counts a lost call if another program of this CPU has it. */
+static __always_inline struct io_record_scratch *claim_io_record(struct cpu_stats *stats)
+{
+	struct io_record_scratch *out = only_element(&kc_io_scratch);
+
+	if (out && !__sync_val_compare_and_swap(&out->busy, 0, 1))
+		return out;
+	stats->io_calls_lost++;
+	return 0;
+}
+
 struct io_threads {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

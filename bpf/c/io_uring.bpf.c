@@ -194,12 +194,10 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 static __always_inline void submit_with_scratch(struct cpu_stats *stats, struct task_struct *task,
 						const struct io_kiocb *request, __u32 cpu)
 {
-	struct io_record_scratch *out = only_element(&kc_io_scratch);
+	struct io_record_scratch *out = claim_io_record(stats);
 
-	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
-		stats->io_calls_lost++;
+	if (!out)
 		return;
-	}
 	submit(stats, task, out, request, cpu);
 	out->busy = 0;
 }

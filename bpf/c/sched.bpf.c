@@ -82,7 +82,7 @@ __attribute__((noinline)) int kc_thread_exit(__u64 epoch_start_ns, __u64 now_ns,
 
 	if (!thread || !stats)
 		return 0;
-	evict_return_wait(task, thread);
+	evict_return_wait(task->pid, thread);
 	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED)) {
 		account_close(&thread->account, now_ns, 0, task->se.sum_exec_runtime, stolen_ns);
 		time_ns = record_time(epoch_start_ns);

@@ -65,6 +65,12 @@ extern struct threads kc_threads SEC(".maps");
  * get storage. */
 extern const volatile __u64 create_storage;
 
+/* Counts a return to user mode, which is not awaited any more. */
+static __always_inline void advance_user_return(struct thread *thread)
+{
+	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
+}
+
 /* Tracks a thread in an epoch: see account_track(). */
 static __always_inline void track(struct thread *thread, __u64 epoch_start_ns, __u64 now_ns,
 				  __u32 state, __u32 detail, __u64 run_delay, __u64 run_time)

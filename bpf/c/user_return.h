@@ -138,7 +138,7 @@ static int on_user_return(struct bpf_map *map, void *key, void *value)
 		return 0;
 	/* Sent first: the record of a tick in between has this number too. */
 	note_depth(thread, send_user_return(task, thread->user_return / 2 + 1, true));
-	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
+	advance_user_return(thread);
 	return 0;
 }
 
@@ -238,7 +238,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 			return;
 		}
 	}
-	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
+	advance_user_return(thread);
 	describe_user_return(out, task, thread->user_return / 2, cpu);
 	capture_user_stack(scratch_index, cpu);
 	if (capture_on_return) {
@@ -286,7 +286,7 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 		 * this pointer, the verifier looks for four types by name, linearly. */
 		if (task->flags & PF_EXITING && !BPF_CORE_READ(task, mm))
 			return 0;
-		thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
+		advance_user_return(thread);
 		number = thread->user_return / 2;
 		thread->ip = 0;
 		send_user_return(task, number, false);
@@ -326,11 +326,9 @@ static __always_inline void await_user_return(struct cpu_stats *stats, struct ta
 	__sync_fetch_and_add(&stats->user_returns_lost, 1);
 }
 
-/* The thread exits. */
-static __always_inline void evict_return_wait(struct task_struct *task, struct thread *thread)
+/* The thread exits, or gets another tid. */
+static __always_inline void evict_return_wait(__u32 tid, struct thread *thread)
 {
-	__u32 tid = task->pid;
-
 	if (capture_user_stacks && capture_on_return && thread->user_return)
 		bpf_map_delete_elem(&kc_return_waits, &tid);
 }
