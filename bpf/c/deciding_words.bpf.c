@@ -3,6 +3,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "deciding_words.h"
+#include "hash.h"
 #include "unwind.h"
 #include "user_scratch.h"
 
@@ -45,7 +46,7 @@ static __always_inline __u64 add_deciding_word(struct io_stack_scratch *scratch,
 	/* For the verifier it is masked after the barrier. */
 	barrier_var(count);
 	deciding->at[count & (MAX_DECIDING - 1)] = index;
-	deciding->hash = hashed(deciding->hash, word);
+	deciding->hash = add_to_hash(deciding->hash, word);
 	deciding->count = count + 1;
 	return word;
 }

@@ -8,6 +8,7 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "hash.h"
 
 /* Max words that are compared. */
 #define MAX_DECIDING 32
@@ -54,11 +55,6 @@ struct io_stack_scratches {
 
 extern struct io_stack_scratches kc_io_stack SEC(".maps");
 
-static __always_inline __u64 hashed(__u64 hash, __u64 word)
-{
-	return (hash ^ word) * 0x9e3779b97f4a7c15 ^ hash >> 29;
-}
-
 /* Hash of the words that decided the last stack; 0 if they can't be read. */
 static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 					   const struct deciding_words *deciding, __u64 sp)
@@ -77,7 +73,7 @@ static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 			return 0;
 	}
 	for (__u32 number = 0; number < MAX_DECIDING && number < count; number++)
-		hash = hashed(
+		hash = add_to_hash(
 			hash,
 			scratch->words[deciding->at[number] & (STACK_PARTS * PART_WORDS - 1)]);
 	return hash;

@@ -12,6 +12,7 @@
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
+#include "hash.h"
 #include "record.h"
 
 /* Files whose path was sent. One that is no longer among them is sent again. */
@@ -90,12 +91,6 @@ static long add_name(__u64 index, struct path_walk *walk)
 	walk->end = directory == dentry ? PATH_DETACHED : PATH_CUT;
 	walk->dentry = directory;
 	return directory == dentry;
-}
-
-static __always_inline __u64 add_to_hash(__u64 hash, __u64 word)
-{
-	hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-	return hash ^ hash >> 32;
 }
 
 /* A number that no other file has, nor the same file by another path. Addresses alone are not

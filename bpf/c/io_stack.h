@@ -20,6 +20,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "deciding_words.h"
+#include "hash.h"
 #include "record.h"
 #include "user_return.h"
 #include "user_stack.h"
@@ -80,7 +81,7 @@ static long hash_next_word(__u64 index, struct next_words *next)
 	__u64 word = next->words[index & (NEXT_WORDS - 1)];
 
 	if (may_be_code(word, next->code, next->code_bytes))
-		next->hash = hashed(next->hash, word);
+		next->hash = add_to_hash(next->hash, word);
 	return 0;
 }
 
@@ -123,7 +124,7 @@ struct frames_hash {
 
 static long hash_frame(__u64 index, struct frames_hash *frames)
 {
-	frames->hash = hashed(frames->hash, *word_at(frames->out, index));
+	frames->hash = add_to_hash(frames->hash, *word_at(frames->out, index));
 	return 0;
 }
 
@@ -176,7 +177,7 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 					     __u32 cpu)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs), fp = user_fp(regs);
-	__u32 number = hashed(ip, sp) >> 32 & (IO_CALL_SITES - 1), scratch_index;
+	__u32 number = add_to_hash(ip, sp) >> 32 & (IO_CALL_SITES - 1), scratch_index;
 	struct io_call_site *last = &thread->call_sites[number];
 	struct io_stack_scratch *scratch;
 	struct cpu_stats *stats;
