@@ -153,7 +153,7 @@ static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
 	return regs->cx;
 }
 
-static __always_inline __u64 returned(const struct pt_regs *regs)
+static __always_inline __u64 return_value(const struct pt_regs *regs)
 {
 	return regs->ax;
 }
@@ -283,7 +283,7 @@ static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
 	return regs->regs[3];
 }
 
-static __always_inline __u64 returned(const struct pt_regs *regs)
+static __always_inline __u64 return_value(const struct pt_regs *regs)
 {
 	return regs->regs[0];
 }

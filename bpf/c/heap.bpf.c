@@ -399,9 +399,9 @@ static __always_inline __u64 usdt_argument(const struct pt_regs *regs,
 }
 
 /* The allocator says that it has sampled a block. */
-static __always_inline void sampled_by_allocator(const struct pt_regs *regs,
-						 struct task_struct *task, __u64 cookie,
-						 const struct usdt_operands *operands)
+static __always_inline void on_allocator_sample(const struct pt_regs *regs,
+						struct task_struct *task, __u64 cookie,
+						const struct usdt_operands *operands)
 {
 	struct block_record record = {
 		.address = usdt_argument(regs, &operands->at[0]),
@@ -435,7 +435,7 @@ static __always_inline void reach_usdt(const struct pt_regs *regs, struct task_s
 		free_block(task, usdt_argument(regs, &operands->at[0]), start_ns);
 		return;
 	}
-	sampled_by_allocator(regs, task, cookie, operands);
+	on_allocator_sample(regs, task, cookie, operands);
 	use->sampled_ns += bpf_ktime_get_ns() - start_ns;
 }
 
@@ -499,8 +499,8 @@ static __always_inline bool enter(struct pt_regs *regs)
 }
 
 /* Sends a block that was sampled, and keeps it unless no free is probed. */
-static __always_inline void allocated(struct task_struct *task, struct allocating_thread *thread,
-				      __u64 address)
+static __always_inline void send_sampled_block(struct task_struct *task,
+					       struct allocating_thread *thread, __u64 address)
 {
 	if (thread->kept && !keep_block(task, address))
 		count_lost(bpf_get_smp_processor_id());
@@ -514,7 +514,7 @@ static __always_inline void leave(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct allocating_thread *thread = bpf_task_storage_get(&kc_allocating, task, 0, 0);
-	__u64 address = returned(regs);
+	__u64 address = return_value(regs);
 
 	if (!thread || !thread->sp || thread->sp + RETURN_ADDRESS_BYTES != user_sp(regs))
 		return;
@@ -534,7 +534,7 @@ static __always_inline void leave(struct pt_regs *regs)
 	else if (thread->old_address)
 		keep_block(task, thread->old_address);
 	if (thread->sampled && address)
-		allocated(task, thread, address);
+		send_sampled_block(task, thread, address);
 }
 
 /* Whether the program of a session runs at the return of the function. */

@@ -28,7 +28,7 @@
 
 /* Number of words of a copied stack that are compared, a power of two. Functions of unoptimised
  * programs take hundreds of bytes each. */
-#define NEXT_WORDS	 (STACK_PARTS * PART_WORDS)
+#define NEXT_WORDS     (STACK_PARTS * PART_WORDS)
 #define MIN_NEXT_WORDS 64
 
 /* A call site in a thread: the last stack there. */
@@ -65,7 +65,7 @@ struct io_thread {
 /* Whether a word of a stack can be a return address: in the program's own code, or elsewhere than
  * numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with MAP_32BIT, as
  * some compilers at run time use it, begins above a thousand million. */
-static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes)
+static __always_inline bool can_be_code(__u64 word, __u64 code, __u64 code_bytes)
 {
 	return word - code < code_bytes || is_mapped_high(word) ||
 	       (word >= 1000000000 && !(word >> 32));
@@ -80,7 +80,7 @@ static long hash_next_word(__u64 index, struct next_words *next)
 {
 	__u64 word = next->words[index & (NEXT_WORDS - 1)];
 
-	if (may_be_code(word, next->code, next->code_bytes))
+	if (can_be_code(word, next->code, next->code_bytes))
 		next->hash = add_to_hash(next->hash, word);
 	return 0;
 }
@@ -101,8 +101,7 @@ static __always_inline __u64 hash_next(struct io_stack_scratch *scratch, struct 
 	/* The stack may end before that. */
 	if (bpf_probe_read_user(scratch->words, NEXT_WORDS * sizeof(__u64), (void *)sp)) {
 		count = MIN_NEXT_WORDS;
-		if (bpf_probe_read_user(scratch->words, MIN_NEXT_WORDS * sizeof(__u64),
-					(void *)sp))
+		if (bpf_probe_read_user(scratch->words, MIN_NEXT_WORDS * sizeof(__u64), (void *)sp))
 			return 0;
 	}
 	bpf_loop(count, hash_next_word, &next, 0);

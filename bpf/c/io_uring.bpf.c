@@ -264,9 +264,9 @@ struct {
 } kc_io_posted SEC(".maps");
 
 /* Sends the operation of a request that has completed. */
-static __always_inline void request_completed(const struct io_ring_ctx *ring,
-					      const struct io_kiocb *request,
-					      const struct io_cqe *completed)
+static __always_inline void complete_request(const struct io_ring_ctx *ring,
+					     const struct io_kiocb *request,
+					     const struct io_cqe *completion)
 {
 	struct io_request_key key = {.object = (__u64)request};
 	struct io_request_key results_key = {.object = (__u64)ring};
@@ -281,7 +281,7 @@ static __always_inline void request_completed(const struct io_ring_ctx *ring,
 	record = bpf_map_lookup_elem(&kc_io_requests, &key);
 	if (!record)
 		return;
-	results_key.user_data = completed->user_data;
+	results_key.user_data = completion->user_data;
 	results = may_complete_again(record->call)
 			  ? bpf_map_lookup_elem(&kc_io_requests, &results_key)
 			  : 0;
@@ -289,47 +289,47 @@ static __always_inline void request_completed(const struct io_ring_ctx *ring,
 		record->begin_ns = results->begin_ns;
 		bpf_map_delete_elem(&kc_io_requests, &results_key);
 	}
-	note_files(record, ring, request, completed->res);
-	send_completion(record, completed->res);
+	note_files(record, ring, request, completion->res);
+	send_completion(record, completion->res);
 	bpf_map_delete_elem(&kc_io_requests, &key);
 }
 
-static __always_inline void completed(__u64 *ctx)
+static __always_inline void on_complete(__u64 *ctx)
 {
 	const struct io_ring_ctx *ring = (const struct io_ring_ctx *)ctx[0];
 	const struct io_kiocb *request = (const struct io_kiocb *)ctx[1];
 	struct io_request_key key = {.object = ctx[0]};
 	struct io_call_record *record;
-	struct io_cqe completed = {};
+	struct io_cqe completion = {};
 
 	if (request) {
-		bpf_core_read(&completed, sizeof(completed), &request->cqe);
-		request_completed(ring, request, &completed);
+		bpf_core_read(&completion, sizeof(completion), &request->cqe);
+		complete_request(ring, request, &completion);
 		return;
 	}
 	if (completion_is_pointer) {
 		/* A struct io_uring_cqe, which begins as a struct io_cqe does. */
-		bpf_probe_read_kernel(&completed, sizeof(completed), (void *)ctx[2]);
+		bpf_probe_read_kernel(&completion, sizeof(completion), (void *)ctx[2]);
 	} else {
-		completed.user_data = ctx[2];
-		completed.res = ctx[3];
+		completion.user_data = ctx[2];
+		completion.res = ctx[3];
 	}
-	key.user_data = completed.user_data;
+	key.user_data = completion.user_data;
 	record = bpf_map_lookup_elem(&kc_io_requests, &key);
 	if (record)
-		send_result(record, ring, completed.res);
+		send_result(record, ring, completion.res);
 }
 
 SEC("tp_btf/io_uring_complete")
 int kc_io_complete(__u64 *ctx)
 {
-	WITH_INTERRUPTS_OFF(completed(ctx));
+	WITH_INTERRUPTS_OFF(on_complete(ctx));
 	return 0;
 }
 
 /* A completion for which the ring has no space, and its request. */
 struct overflow {
-	struct io_cqe completed;
+	struct io_cqe completion;
 	__u64 next;
 	__u64 found;
 };
@@ -343,12 +343,12 @@ struct overflow {
 /* Compares a request that has completed with a completion. Other requests with the same user data
  * and result have completed too, so a request that has not completed is never matched. */
 static __always_inline bool is_completed_by(const struct io_kiocb *request,
-					    const struct io_cqe *completed)
+					    const struct io_cqe *completion)
 {
 	struct io_request_key key = {.object = (__u64)request};
 
-	return BPF_CORE_READ(request, cqe.user_data) == completed->user_data &&
-	       BPF_CORE_READ(request, cqe.res) == completed->res &&
+	return BPF_CORE_READ(request, cqe.user_data) == completion->user_data &&
+	       BPF_CORE_READ(request, cqe.res) == completion->res &&
 	       !(BPF_CORE_READ(request, flags) & reissue_flag) &&
 	       bpf_map_lookup_elem(&kc_io_requests, &key);
 }
@@ -364,7 +364,7 @@ static long compare_request(__u64 index, struct overflow *overflow)
 	request = (const struct io_kiocb *)((__u64)node -
 					    bpf_core_field_offset(struct io_kiocb, comp_list));
 	overflow->next = (__u64)BPF_CORE_READ(node, next);
-	if (is_completed_by(request, &overflow->completed))
+	if (is_completed_by(request, &overflow->completion))
 		overflow->found = (__u64)request;
 	return overflow->found != 0;
 }
@@ -384,18 +384,18 @@ static __always_inline const struct io_kiocb *request_of_worker(struct task_stru
 		    : 0;
 }
 
-static __always_inline void overflowed(__u64 *ctx)
+static __always_inline void on_overflow(__u64 *ctx)
 {
 	const struct io_ring_ctx *ring = (const struct io_ring_ctx *)ctx[0];
-	struct overflow overflow = {.completed = {.user_data = ctx[1], .res = ctx[2]}};
+	struct overflow overflow = {.completion = {.user_data = ctx[1], .res = ctx[2]}};
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct io_kiocb *request = request_of_worker(task), *posted;
 	struct last_posted *last = only_element(&kc_io_posted);
 
 	if (!recording || !last)
 		return;
-	if (request && is_completed_by(request, &overflow.completed)) {
-		request_completed(ring, request, &overflow.completed);
+	if (request && is_completed_by(request, &overflow.completion)) {
+		complete_request(ring, request, &overflow.completion);
 		return;
 	}
 	if (last->ring == (__u64)ring) {
@@ -408,14 +408,14 @@ static __always_inline void overflowed(__u64 *ctx)
 		bpf_loop(MAX_FROM_FIRST, compare_request, &overflow, 0);
 	}
 	if (overflow.found)
-		request_completed(ring, (const struct io_kiocb *)overflow.found,
-				  &overflow.completed);
+		complete_request(ring, (const struct io_kiocb *)overflow.found,
+				 &overflow.completion);
 }
 
 SEC("tp_btf/io_uring_cqe_overflow")
 int kc_io_overflow(__u64 *ctx)
 {
-	WITH_INTERRUPTS_OFF(overflowed(ctx));
+	WITH_INTERRUPTS_OFF(on_overflow(ctx));
 	return 0;
 }
 
@@ -425,11 +425,11 @@ int kc_io_fail_link(__u64 *ctx)
 {
 	const struct io_kiocb *failed = (const struct io_kiocb *)ctx[0];
 	const struct io_kiocb *linked = (const struct io_kiocb *)ctx[1];
-	struct io_cqe completed = {.res = -ECANCELED};
+	struct io_cqe completion = {.res = -ECANCELED};
 
 	if (!(failed->flags & skip_linked_flag))
 		return 0;
-	completed.user_data = linked->cqe.user_data;
-	WITH_INTERRUPTS_OFF(request_completed(linked->ctx, linked, &completed));
+	completion.user_data = linked->cqe.user_data;
+	WITH_INTERRUPTS_OFF(complete_request(linked->ctx, linked, &completion));
 	return 0;
 }

@@ -208,8 +208,8 @@ __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_
 /* When a thread leaves its CPU, if it has run for as long as the scheduler's sum says. Without run
  * queues `now_ns` may be too early for that: the clock was read some microseconds after the
  * scheduler's, in particular at an arrival. */
-static __always_inline __u64 after_running(const struct account *account, __u64 now_ns,
-					   __u64 run_time)
+static __always_inline __u64 end_of_running(const struct account *account, __u64 now_ns,
+					    __u64 run_time)
 {
 	__u64 before = account->run_time_ns, end_ns = account->since_ns + run_time - before;
 
@@ -257,7 +257,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	state = preempted || !prev_state ? STATE_WAIT_CPU
 					 : blocked_state(prev, thread, prev_state, 0, true);
 	if (!run_queues)
-		now_ns = after_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
+		now_ns = end_of_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   past_delay(prev, thread), prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;

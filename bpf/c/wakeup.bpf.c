@@ -7,10 +7,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline int woken(struct task_struct *task)
+static __always_inline int note_wakeup(struct task_struct *task)
 {
-	struct thread *thread =
-		bpf_task_storage_get(&kc_threads, task, 0, recording & create_storage);
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0,
+						     recording & create_storage);
 
 	if (thread)
 		thread->waits.queued_ns = bpf_ktime_get_ns();
@@ -20,11 +20,11 @@ static __always_inline int woken(struct task_struct *task)
 SEC("tp_btf/sched_wakeup")
 int kc_wakeup(__u64 *ctx)
 {
-	return woken((void *)ctx[0]);
+	return note_wakeup((void *)ctx[0]);
 }
 
 SEC("tp_btf/sched_wakeup_new")
 int kc_wakeup_new(__u64 *ctx)
 {
-	return woken((void *)ctx[0]);
+	return note_wakeup((void *)ctx[0]);
 }
