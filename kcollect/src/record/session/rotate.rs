@@ -21,11 +21,11 @@ use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
-use super::input::event::Rotation;
 use super::keep;
-use super::route::{Beginning, Router};
-use super::session::{Began, Session, recording_into};
-use super::summary::OwnStart;
+use super::{Began, Session, recording_into};
+use crate::record::input::event::Rotation;
+use crate::record::route::{Beginning, Router};
+use crate::record::summary::OwnStart;
 
 impl Session<'_> {
     /// Ends recording into the current experiment, if it is time.

@@ -10,17 +10,17 @@ use host::output::Output;
 use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::dispatch::Dispatcher;
-use super::governor::{BudgetChange, BudgetLevel, UsedShares, UsedTime};
-use super::input::event::InputEvent;
-use super::kernel::periodic::PERIODIC;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
-use super::problem::Problem;
-use super::session::{SHORTEST_ROUND_NS, Session, not_published};
-use super::summary::own_use;
-use super::user::UserSpace;
 use super::wall_clock::WallClock;
+use super::{SHORTEST_ROUND_NS, Session, not_published};
+use crate::record::dispatch::Dispatcher;
+use crate::record::governor::{BudgetChange, BudgetLevel, UsedShares, UsedTime};
+use crate::record::input::event::InputEvent;
+use crate::record::kernel::periodic::PERIODIC;
+use crate::record::problem::Problem;
+use crate::record::summary::own_use;
+use crate::record::user::UserSpace;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
 /// Until a process is published the BPF programs copy its stacks.

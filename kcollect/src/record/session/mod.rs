@@ -4,6 +4,17 @@
 //! nothing behind. The side-band is open before the snapshot of what runs, the snapshot is taken
 //! before the first tick, and the experiment can be opened before it holds one.
 
+mod archiving;
+mod directory;
+mod finish;
+mod keep;
+mod load_phase;
+mod pause;
+mod process_limits;
+mod rotate;
+mod round;
+mod wall_clock;
+
 use std::iter;
 use std::path::{Path, PathBuf};
 
@@ -19,32 +30,32 @@ use host::service::Service;
 use host::signals::{SignalRequest, Signals};
 use nix::unistd::gettid;
 
-use super::directory::{create, creation_failure, shown_path};
-use super::dispatch::Dispatcher;
-use super::dry_run;
-use super::governor::Governor;
-use super::hardening::priority::{RaisedPriority, no_priority};
-use super::hardening::privileges::{self, Requirements};
-use super::input::inputs::Inputs;
-use super::input::totals::Totals;
-use super::kernel::code::KernelCode;
-use super::load_phase::{LoadPhase, cannot_start, starter};
-use super::packing::Packer;
-use super::pause::PauseReasons;
-use super::problem::Problem;
-use super::process_limits::{enough_address_space, enough_descriptors};
-use super::route::{Beginning, Router};
-use super::summary::OwnStart;
-use super::targets::check_targets;
-use super::wall_clock::WallClock;
+use self::directory::{create, creation_failure, shown_path};
+use self::load_phase::{LoadPhase, cannot_start, starter};
+use self::pause::PauseReasons;
+use self::process_limits::{enough_address_space, enough_descriptors};
+use self::wall_clock::WallClock;
 use crate::doctor;
 use crate::plan::Plan;
+use crate::record::dispatch::Dispatcher;
+use crate::record::dry_run;
+use crate::record::governor::Governor;
+use crate::record::hardening::priority::{RaisedPriority, no_priority};
+use crate::record::hardening::privileges::{self, Requirements};
+use crate::record::input::inputs::Inputs;
+use crate::record::input::totals::Totals;
+use crate::record::kernel::code::KernelCode;
+use crate::record::packing::Packer;
+use crate::record::problem::Problem;
+use crate::record::route::{Beginning, Router};
+use crate::record::summary::OwnStart;
+use crate::record::targets::check_targets;
 
 /// From one round of maintenance to the next, nanoseconds.
 const ROUND_NS: Nanos = Nanos::from_millis(200);
 
 /// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
-pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
+const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 
 /// Records as planned, with these counters. Returns the exit code: the load's, or 0.
 ///
@@ -73,58 +84,58 @@ pub fn record(
     run.and(finished)
 }
 
-pub(super) struct Session<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) path: PathBuf,
-    pub(super) signals: Signals,
-    pub(super) service: Service,
+struct Session<'a> {
+    plan: &'a Plan,
+    path: PathBuf,
+    signals: Signals,
+    service: Service,
     /// The requests of signals that are not done yet.
-    pub(super) requests: Vec<SignalRequest>,
-    pub(super) inputs: Inputs,
-    pub(super) dispatcher: Dispatcher,
-    pub(super) pause: PauseReasons,
+    requests: Vec<SignalRequest>,
+    inputs: Inputs,
+    dispatcher: Dispatcher,
+    pause: PauseReasons,
     /// Packs experiments that are complete (`--pack`).
-    pub(super) packer: Option<Packer>,
+    packer: Option<Packer>,
     /// Watches the budget, if there is one (`--budget`).
-    pub(super) governor: Option<Governor>,
-    pub(super) load: LoadPhase,
+    governor: Option<Governor>,
+    load: LoadPhase,
     /// When recording could first start, nanoseconds of CLOCK_MONOTONIC.
-    pub(super) started_ns: Nanos,
+    started_ns: Nanos,
     /// When user stacks are captured, if any process is followed.
-    pub(super) capture: Option<UserStackCapture>,
+    capture: Option<UserStackCapture>,
     /// The state at the start of the current experiment.
-    pub(super) began: Began,
+    began: Began,
     /// When the next experiment begins (`--rotate`).
-    pub(super) next_rotation_ns: Option<Nanos>,
+    next_rotation_ns: Option<Nanos>,
     /// When recording into the current experiment ended, if everything but its end is written and
     /// no next experiment could be created.
-    pub(super) concluded_ns: Option<Nanos>,
-    pub(super) next_sample_ns: Option<Nanos>,
-    pub(super) wall_clock: WallClock,
-    pub(super) stopped: bool,
+    concluded_ns: Option<Nanos>,
+    next_sample_ns: Option<Nanos>,
+    wall_clock: WallClock,
+    stopped: bool,
     /// When recording stopped for good, nanoseconds of CLOCK_MONOTONIC.
-    pub(super) stopped_ns: Option<Nanos>,
-    pub(super) said_closing: bool,
+    stopped_ns: Option<Nanos>,
+    said_closing: bool,
     /// What is wrong with the recording, and has been reported.
-    pub(super) problems: Vec<Problem>,
+    problems: Vec<Problem>,
     /// A user stack of the self-test's thread has arrived.
-    pub(super) has_own_stack: bool,
+    has_own_stack: bool,
 }
 
 /// The state at the start of an experiment.
 #[derive(Debug)]
-pub(super) struct Began {
+struct Began {
     /// When, CLOCK_MONOTONIC nanoseconds.
-    pub(super) at_ns: Nanos,
+    at_ns: Nanos,
     /// What had been counted by then.
-    pub(super) totals: Totals,
+    totals: Totals,
     /// From when kcollect's own CPU time counts as its own.
-    pub(super) own: OwnStart,
+    own: OwnStart,
 }
 
 impl Began {
     /// The state at the start of a recording's first experiment.
-    pub(super) fn first(at_ns: Nanos, own: OwnStart) -> Began {
+    fn first(at_ns: Nanos, own: OwnStart) -> Began {
         Began {
             at_ns,
             totals: Totals::default(),
@@ -303,7 +314,7 @@ fn hang_up(plan: &Plan) -> SignalRequest {
 }
 
 /// The service's status, as `systemctl status` shows it.
-pub(super) fn recording_into(path: &Path) -> String {
+fn recording_into(path: &Path) -> String {
     format!("recording into {}", path.display())
 }
 
@@ -314,7 +325,7 @@ fn unavailable(message: String) -> Failure {
 }
 
 /// Returns the failure of what could not be published to the BPF programs.
-pub(super) fn not_published(error: bpf::Error) -> Failure {
+fn not_published(error: bpf::Error) -> Failure {
     let hint = "`kcollect doctor` says what is missing; -F off follows no process";
     Failure::new(ExitKind::Unavailable, error.to_string(), hint)
 }

@@ -9,8 +9,8 @@ use host::machine;
 use host::output::Output;
 use host::written::append;
 
-use super::summary::Summary;
 use crate::plan::Plan;
+use crate::record::summary::Summary;
 
 /// Creates the experiment's directory. It belongs to the user who called sudo.
 ///

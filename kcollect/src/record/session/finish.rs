@@ -12,13 +12,13 @@ use host::machine::now;
 use host::output::Output;
 use host::signals::SignalRequest;
 
+use super::Session;
 use super::archiving;
 use super::directory::{add_to_group, empty_failure, moved_failure, writing_failure};
-use super::input::event::InputEvent;
-use super::input::totals::Totals;
-use super::session::Session;
-use super::summary::first_tables::FirstTables;
-use super::summary::{BudgetSummary, RecordingTimes, Summary};
+use crate::record::input::event::InputEvent;
+use crate::record::input::totals::Totals;
+use crate::record::summary::first_tables::FirstTables;
+use crate::record::summary::{BudgetSummary, RecordingTimes, Summary};
 
 /// Number of events that are applied at the end without checking the clock.
 const EVENTS_AT_ONCE: usize = 1000;

@@ -7,7 +7,7 @@ use host::machine::now;
 use host::output::Output;
 use host::service::Service;
 
-use super::dispatch::Dispatcher;
+use crate::record::dispatch::Dispatcher;
 
 /// The time between two looks whether the user has given up.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
