@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use host::machine::now;
 use host::output::Output;
-use host::service::Service;
 
+use super::control::Control;
 use crate::record::dispatch::Dispatcher;
 
 /// The time between two looks whether the user has given up.
@@ -17,18 +17,13 @@ const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
 /// `TimeoutStopSec` after it was told to stop, and then the experiment is not closed.
 const MAX_SERVICE_TIME: Duration = Duration::from_secs(20);
 
-/// Archives what is not archived yet, unless the user gives up on that, or it takes too long.
-pub(super) fn finish(
-    dispatcher: &mut Dispatcher,
-    service: &mut Service,
-    mut give_up: impl FnMut() -> bool,
-    output: &mut Output,
-) {
+/// Archives what is not archived yet, until a stop is requested or it takes too long.
+pub(super) fn finish(dispatcher: &mut Dispatcher, control: &mut Control, output: &mut Output) {
     let began = Instant::now();
-    dispatcher.archive_rest(&mut give_up);
+    dispatcher.archive_rest(|| control.stop_requested());
     let (mut before, mut since) = (0, Instant::now());
     while let Some(progress) = dispatcher.archiving(POLL_INTERVAL) {
-        service.alive(now());
+        control.alive(now());
         if progress.left != before {
             (before, since) = (progress.left, Instant::now());
         }
@@ -39,14 +34,14 @@ pub(super) fn finish(
                 MAX_OBJECT_TIME.as_secs()
             ));
         }
-        let late = service.is_connected() && began.elapsed() > MAX_SERVICE_TIME;
+        let late = control.is_service() && began.elapsed() > MAX_SERVICE_TIME;
         if late {
             output.say(&format!(
                 "Archiving is given up: a service has {} s for it",
                 MAX_SERVICE_TIME.as_secs()
             ));
         }
-        if stuck || late || give_up() {
+        if stuck || late || control.stop_requested() {
             dispatcher.give_up_archiving();
             break;
         }

@@ -10,7 +10,6 @@ use experiment_format::units::{Nanos, Ticks};
 use host::exit::Failure;
 use host::machine::now;
 use host::output::Output;
-use host::signals::SignalRequest;
 
 use super::Session;
 use super::archiving;
@@ -67,15 +66,12 @@ impl Session<'_> {
             router.side_file("kcollect.json", &summary.json());
         }
         // Shown at once; the last copies may take a while.
-        let mut given_up = match &summary {
-            Ok(summary) if !self.plan.json => self.show(summary, moved_from.is_some(), output),
-            _ => false,
-        };
-        let give_up = || {
-            given_up |= self.signals.take().contains(&SignalRequest::Stop);
-            given_up
-        };
-        archiving::finish(&mut self.dispatcher, &mut self.service, give_up, output);
+        if let Ok(summary) = &summary
+            && !self.plan.json
+        {
+            self.show(summary, moved_from.is_some(), output);
+        }
+        archiving::finish(&mut self.dispatcher, &mut self.control, output);
         self.write_summary(stopped, summary.as_mut().ok());
         // The experiment is closed whatever failed, and the first failure is reported.
         let closed = self.dispatcher.close(stopped);
@@ -143,9 +139,8 @@ impl Session<'_> {
         }
     }
 
-    /// Shows the summary of an experiment that is where it was made, or `moved`. Returns whether
-    /// the user has given up on what takes long.
-    fn show(&mut self, summary: &Summary, moved: bool, output: &mut Output) -> bool {
+    /// Shows the summary of an experiment that is where it was made, or `moved`.
+    fn show(&mut self, summary: &Summary, moved: bool, output: &mut Output) {
         let router = &self.dispatcher.router;
         let directory = if moved {
             &self.path
@@ -154,9 +149,9 @@ impl Session<'_> {
         };
         output.result(&summary.head());
         let bytes = router.bytes_written();
-        let first = FirstTables::read(directory, bytes, &mut self.signals, output);
+        let give_up = || self.control.stop_requested();
+        let first = FirstTables::read(directory, bytes, give_up, output);
         output.result(&summary.rest(&first, output.width()));
-        first.given_up
     }
 
     /// Stops recording and applies pending records. Returns the time of the last tick that counts.

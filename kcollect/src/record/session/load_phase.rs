@@ -10,7 +10,6 @@ use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load::{Load, Starter};
 use host::machine::after;
 use host::output::Output;
-use host::signals::Signals;
 
 use crate::plan::Plan;
 
@@ -133,12 +132,12 @@ impl LoadPhase {
 pub(super) fn starter(
     plan: &Plan,
     descriptors: Option<(u64, u64)>,
-    signals: &Signals,
+    ignored_signals: &[i32],
 ) -> Result<Option<Starter>, Failure> {
     if plan.load.is_empty() {
         return Ok(None);
     }
-    let starter = Starter::wait(&plan.load, descriptors, &signals.ignored);
+    let starter = Starter::wait(&plan.load, descriptors, ignored_signals);
     starter.map(Some).map_err(|error| {
         Failure::new(
             ExitKind::Unavailable,

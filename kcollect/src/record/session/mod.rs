@@ -5,6 +5,7 @@
 //! before the first tick, and the experiment can be opened before it holds one.
 
 mod archiving;
+mod control;
 mod directory;
 mod finish;
 mod keep;
@@ -16,7 +17,7 @@ mod round;
 mod wall_clock;
 
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
@@ -30,6 +31,7 @@ use host::service::Service;
 use host::signals::{SignalRequest, Signals};
 use nix::unistd::gettid;
 
+use self::control::Control;
 use self::directory::{create, creation_failure, shown_path};
 use self::load_phase::{LoadPhase, cannot_start, starter};
 use self::pause::PauseReasons;
@@ -78,7 +80,7 @@ pub fn record(
     // A recording that was killed may have left some.
     session.prune_and_pack_older(output);
     let run = session.run(output);
-    session.service.stopping();
+    session.control.stopping();
     // Whatever ended the run, what it recorded is closed and shown.
     let finished = session.finish(output);
     run.and(finished)
@@ -87,10 +89,7 @@ pub fn record(
 struct Session<'a> {
     plan: &'a Plan,
     path: PathBuf,
-    signals: Signals,
-    service: Service,
-    /// The requests of signals that are not done yet.
-    requests: Vec<SignalRequest>,
+    control: Control,
     inputs: Inputs,
     dispatcher: Dispatcher,
     pause: PauseReasons,
@@ -173,7 +172,8 @@ impl<'a> Session<'a> {
 
         let service = Service::connect()
             .map_err(|error| Failure::of_system("NOTIFY_SOCKET of systemd", &error))?;
-        let starter = starter(plan, descriptors, &signals)?;
+        let starter = starter(plan, descriptors, &signals.ignored)?;
+        let control = Control::new(signals, service);
         let dir = create(plan, output)?;
         let path = shown_path(plan, &dir);
         let requirements = Requirements::of(plan, inputs.programs.probes_need_sys_admin());
@@ -212,16 +212,14 @@ impl<'a> Session<'a> {
             }
         };
 
-        service.ready(&recording_into(&path));
+        control.ready(&path);
         let load = starter.map_or(LoadPhase::None, |starter| {
             LoadPhase::QuietUntil(after(started_ns, plan.quiet), starter)
         });
         Ok(Session {
             plan,
             path,
-            signals,
-            service,
-            requests: Vec::new(),
+            control,
             inputs,
             dispatcher,
             pause,
@@ -258,7 +256,7 @@ impl<'a> Session<'a> {
             );
             self.handle_signals()?;
             time = now();
-            self.service.alive(time);
+            self.control.alive(time);
             self.keep_time(time, output)?;
             self.inputs.programs.tables().maintain();
             self.apply_events(output)?;
@@ -311,11 +309,6 @@ fn hang_up(plan: &Plan) -> SignalRequest {
     } else {
         SignalRequest::Stop
     }
-}
-
-/// The service's status, as `systemctl status` shows it.
-fn recording_into(path: &Path) -> String {
-    format!("recording into {}", path.display())
 }
 
 /// The failure if this machine does not have something.

@@ -17,12 +17,11 @@ use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::machine;
 use host::output::Output;
-use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
 use super::keep;
-use super::{Began, Session, recording_into};
+use super::{Began, Session};
 use crate::record::input::event::Rotation;
 use crate::record::route::{Beginning, Router};
 use crate::record::summary::OwnStart;
@@ -95,7 +94,7 @@ impl Session<'_> {
             self.dispatcher.router.recording(rotation.at_ns, true);
         }
         self.dispatcher.sample(rotation.at_ns, "start");
-        self.service.status(&recording_into(&next));
+        self.control.recording_into(&next);
         let ended = std::mem::replace(&mut self.path, next);
         closed.map_err(|error| writing_failure(&error))?;
         if let Some(group) = &plan.group {
@@ -146,11 +145,7 @@ impl Session<'_> {
         let path = self.path.display().to_string();
         let mut summary = self.summary(&path, &rotation.totals, rotation.at_ns);
         self.add_problems(&mut summary, output);
-        let give_up = || {
-            self.requests.extend(self.signals.take());
-            self.requests.contains(&SignalRequest::Stop)
-        };
-        archiving::finish(&mut self.dispatcher, &mut self.service, give_up, output);
+        archiving::finish(&mut self.dispatcher, &mut self.control, output);
         self.write_summary(rotation.at_ns, Some(&mut summary));
     }
 }

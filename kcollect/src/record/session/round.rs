@@ -33,7 +33,7 @@ impl Session<'_> {
     /// Waits until a deadline, a signal, or the inputs wake it, which they do not before
     /// `earliest`.
     pub(super) fn wait(&self, earliest: Nanos, deadline: Nanos) {
-        let signals = self.signals.fd();
+        let signals = self.control.fd();
         let [signal, _] = wait_for([signals, self.inputs.wake_fd()], deadline);
         if !signal {
             wait_for([signals], earliest.min(deadline));
@@ -67,8 +67,7 @@ impl Session<'_> {
     }
 
     pub(super) fn handle_signals(&mut self) -> Result<(), Failure> {
-        self.requests.extend(self.signals.take());
-        for request in std::mem::take(&mut self.requests) {
+        for request in self.control.take_requests() {
             match request {
                 SignalRequest::Stop => self.stopped = true,
                 // Several at once ask for one rotation.

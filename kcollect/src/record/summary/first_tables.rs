@@ -15,7 +15,6 @@ use analysis::report::table::{Cell, Table};
 use analysis::report::views;
 use host::exit::Failure;
 use host::output::Output;
-use host::signals::{SignalRequest, Signals};
 
 /// Max bytes of profile data that are read for a summary.
 const MAX_READ_BYTES: u64 = 128 << 20;
@@ -31,31 +30,24 @@ pub struct FirstTables {
     pub text: String,
     /// The name of the process that leads.
     pub busiest: Option<String>,
-    /// Whether the user has given up on them, and so on everything that takes long.
-    pub given_up: bool,
 }
 
 impl FirstTables {
-    /// Reads an experiment whose data are on disk; `bytes` says how many.
+    /// Reads an experiment whose data are on disk, `bytes` of them, until `give_up` returns true.
     #[must_use]
     pub fn read(
         path: &Path,
         bytes: u64,
-        signals: &mut Signals,
+        mut give_up: impl FnMut() -> bool,
         output: &mut Output,
     ) -> FirstTables {
         if bytes > MAX_READ_BYTES {
             return FirstTables::missing(&format!("{} MiB were recorded", bytes >> 20));
         }
-        let mut given_up = false;
         let tables = match start(path.to_owned()) {
             Ok(tables) => {
                 output.progress(|| "reading what was recorded  (Ctrl-C gives up)".to_owned());
-                let mut stop = || {
-                    given_up |= signals.take().contains(&SignalRequest::Stop);
-                    given_up
-                };
-                let tables = wait(&tables, &mut stop);
+                let tables = wait(&tables, &mut give_up);
                 output.end_progress();
                 tables
             }
@@ -69,12 +61,8 @@ impl FirstTables {
                     .collect::<Vec<_>>()
                     .join("\n"),
                 busiest: tables.iter().find_map(busiest),
-                given_up,
             },
-            Err(reason) => FirstTables {
-                given_up,
-                ..FirstTables::missing(&reason)
-            },
+            Err(reason) => FirstTables::missing(&reason),
         }
     }
 
