@@ -14,6 +14,7 @@ mod pause;
 mod process_limits;
 mod rotate;
 mod round;
+mod schedule;
 mod wall_clock;
 
 use std::iter;
@@ -36,6 +37,7 @@ use self::directory::{create, creation_failure, shown_path};
 use self::load_phase::{LoadPhase, cannot_start, starter};
 use self::pause::PauseReasons;
 use self::process_limits::{enough_address_space, enough_descriptors};
+use self::schedule::Schedule;
 use self::wall_clock::WallClock;
 use crate::doctor;
 use crate::plan::Plan;
@@ -104,12 +106,10 @@ struct Session<'a> {
     capture: Option<UserStackCapture>,
     /// The state at the start of the current experiment.
     began: Began,
-    /// When the next experiment begins (`--rotate`).
-    next_rotation_ns: Option<Nanos>,
+    schedule: Schedule,
     /// When recording into the current experiment ended, if everything but its end is written and
     /// no next experiment could be created.
     concluded_ns: Option<Nanos>,
-    next_sample_ns: Option<Nanos>,
     wall_clock: WallClock,
     stopped: bool,
     /// When recording stopped for good, nanoseconds of CLOCK_MONOTONIC.
@@ -229,9 +229,8 @@ impl<'a> Session<'a> {
             started_ns,
             capture,
             began: Began::first(started_ns, own),
-            next_rotation_ns: plan.rotate.map(|period| after(started_ns, period)),
+            schedule: Schedule::new(plan, started_ns),
             concluded_ns: None,
-            next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             wall_clock: WallClock::look(),
             stopped: false,
             stopped_ns: None,

@@ -10,10 +10,7 @@
 //! switch after it, or by the iteration over all threads if that is earlier (bpf/c/rotation.h). So
 //! nothing is missed.
 
-use std::time::Duration;
-
 use experiment_format::directory::{DirectoryState, ExperimentDir};
-use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::machine;
 use host::output::Output;
@@ -27,18 +24,6 @@ use crate::record::route::{Beginning, Router};
 use crate::record::summary::OwnStart;
 
 impl Session<'_> {
-    /// Ends recording into the current experiment, if it is time.
-    pub(super) fn begin_rotation(&mut self, time_ns: Nanos) -> Result<(), Failure> {
-        let (Some(due), Some(period)) = (self.next_rotation_ns, self.plan.rotate) else {
-            return Ok(());
-        };
-        if time_ns < due {
-            return Ok(());
-        }
-        self.next_rotation_ns = Some(next_due(due, period, time_ns));
-        self.inputs.rotate()
-    }
-
     /// Closes the experiment that has ended, and continues with the next one. All events of the
     /// ended experiment have been applied. If the next one can't be created, continues with this
     /// one.
@@ -147,30 +132,5 @@ impl Session<'_> {
         self.add_problems(&mut summary, output);
         archiving::finish(&mut self.dispatcher, &mut self.control, output);
         self.write_summary(rotation.at_ns, Some(&mut summary));
-    }
-}
-
-/// The next instant after `time_ns` on the grid with this period whose last instant was `due`.
-fn next_due(due: Nanos, period: Duration, time_ns: Nanos) -> Nanos {
-    let period = Nanos::from(period).max(Nanos(1));
-    let passed = time_ns.saturating_sub(due) / period;
-    due.saturating_add(period.saturating_mul(passed + 1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rotation_that_is_late_moves_none_after_it() {
-        let period = Duration::from_nanos(10);
-        assert_eq!(next_due(Nanos(100), period, Nanos(100)), Nanos(110));
-        assert_eq!(next_due(Nanos(100), period, Nanos(109)), Nanos(110));
-        assert_eq!(next_due(Nanos(100), period, Nanos(110)), Nanos(120));
-        assert_eq!(next_due(Nanos(100), period, Nanos(137)), Nanos(140));
-        assert_eq!(
-            next_due(Nanos(u64::MAX - 5), period, Nanos::MAX),
-            Nanos::MAX
-        );
     }
 }

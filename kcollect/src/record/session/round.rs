@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use experiment_format::units::Nanos;
 use host::exit::Failure;
-use host::machine::{after, now};
+use host::machine::now;
 use host::output::Output;
 use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -47,23 +47,13 @@ impl Session<'_> {
             .is_some_and(UserSpace::makes_tables)
             .then_some(began + SHORTEST_ROUND_NS);
         let probes = user.and_then(UserSpace::next_budget_look);
-        let start = self
-            .pause
-            .waiting
-            .then(|| after(self.started_ns, self.plan.start));
-        let end = self.plan.end.map(|end| after(self.started_ns, end));
-        [
-            self.next_sample_ns,
-            self.next_rotation_ns,
+        let due = [
+            self.schedule.deadline(),
             self.load.deadline(),
-            start,
-            end,
             tables,
             probes,
-        ]
-        .into_iter()
-        .flatten()
-        .fold(next_round, Nanos::min)
+        ];
+        due.into_iter().flatten().fold(next_round, Nanos::min)
     }
 
     pub(super) fn handle_signals(&mut self) -> Result<(), Failure> {
@@ -71,7 +61,9 @@ impl Session<'_> {
             match request {
                 SignalRequest::Stop => self.stopped = true,
                 // Several at once ask for one rotation.
-                SignalRequest::Rotate => self.next_rotation_ns = Some(now()),
+                SignalRequest::Rotate => {
+                    self.schedule.rotate_at(now());
+                }
                 SignalRequest::Toggle => {
                     self.change_pause(|reasons| reasons.paused = !reasons.paused)?
                 }
@@ -84,26 +76,19 @@ impl Session<'_> {
 
     /// Does what is due by the clock.
     pub(super) fn keep_time(&mut self, time_ns: Nanos, output: &mut Output) -> Result<(), Failure> {
-        let (plan, started_ns) = (self.plan, self.started_ns);
-        if self.pause.waiting && time_ns >= after(started_ns, plan.start) {
+        let plan = self.plan;
+        if self.schedule.take_start(time_ns) {
             self.change_pause(|reasons| reasons.waiting = false)?;
         }
-        self.stopped |= plan
-            .end
-            .is_some_and(|end| time_ns >= after(started_ns, end));
-        if let (Some(due), Some(period)) = (self.next_sample_ns, plan.sample_period)
-            && time_ns >= due
-        {
+        self.stopped |= self.schedule.is_over(time_ns);
+        if self.schedule.take_sample(time_ns) {
             self.inputs.sample(PERIODIC)?;
-            // The next one on the grid of the first, however late this one is.
-            let period = Nanos::from(period);
-            self.next_sample_ns = Some(due + period * (1 + (time_ns - due) / period));
         }
         if let Some(seconds) = self.wall_clock.step(WallClock::look()) {
             self.clock_was_set(seconds, output);
         }
-        if !self.stopped {
-            self.begin_rotation(time_ns)?;
+        if !self.stopped && self.schedule.take_rotation(time_ns) {
+            self.inputs.rotate()?;
         }
         let (dispatcher, programs) = (&mut self.dispatcher, &self.inputs.programs);
         let before_exec = |pid| dispatcher.probe_load(programs, plan, pid);
@@ -119,7 +104,7 @@ impl Session<'_> {
     /// the clock as it was before.
     fn clock_was_set(&mut self, seconds: f64, output: &mut Output) {
         let direction = if seconds < 0.0 { "back" } else { "forward" };
-        let rotates = self.plan.rotate.is_some();
+        let rotates = self.schedule.rotate_at(now());
         let text = format!(
             "the clock of the day was set {direction} by {:.1} s, or the machine slept: {}",
             seconds.abs(),
@@ -129,9 +114,6 @@ impl Session<'_> {
                 "times of the day in this experiment are by the clock at its start"
             }
         );
-        if rotates {
-            self.next_rotation_ns = Some(now());
-        }
         output.say(&text);
         self.dispatcher.router.warn(now(), text);
     }
