@@ -17,7 +17,7 @@ use super::directory::{add_to_group, empty_failure, moved_failure, writing_failu
 use crate::record::input::event::InputEvent;
 use crate::record::input::totals::Totals;
 use crate::record::summary::first_tables::FirstTables;
-use crate::record::summary::{BudgetSummary, RecordingTimes, Summary};
+use crate::record::summary::{RecordingTimes, Summary};
 
 /// Number of events that are applied at the end without checking the clock.
 const EVENTS_AT_ONCE: usize = 1000;
@@ -56,7 +56,8 @@ impl Session<'_> {
         let totals = self.inputs.totals();
         let mut summary = totals.map(|totals| self.summary(&path, &totals, stopped));
         if let Ok(summary) = &mut summary {
-            self.add_problems(summary, output);
+            let router = &mut self.dispatcher.router;
+            self.problems.add_to(summary, &self.inputs, router, output);
         }
         // What is shown next names the kernel's functions by it.
         if let Ok(summary) = &summary
@@ -88,9 +89,9 @@ impl Session<'_> {
         }
         let code = self.load.exit_code();
         let follows_another = self.began.at_ns > self.started_ns;
-        let failure = match (moved_from, self.problems.first()) {
+        let failure = match (moved_from, self.problems.failure()) {
             (Some(from), _) => moved_failure(&from, &self.path),
-            (None, Some(problem)) => problem.failure(),
+            (None, Some(failure)) => failure,
             (None, None)
                 if summary.ticks > Ticks::ZERO || summary.thread_packets > 0 || follows_another =>
             {
@@ -115,17 +116,8 @@ impl Session<'_> {
         let totals = totals.since(&self.began.totals);
         let counted = (&self.inputs, &totals);
         let mut summary = Summary::new(self.plan, path, counted, &self.dispatcher, times);
-        let governor = self.governor.as_ref();
-        summary.budget = governor.map(|governor| BudgetSummary::new(governor, self.began.at_ns));
+        summary.budget = self.budget.summary(self.began.at_ns);
         summary
-    }
-
-    /// Looks for what makes the whole experiment implausible, and adds all problems to its summary.
-    pub(super) fn add_problems(&mut self, summary: &mut Summary, output: &mut Output) {
-        let has_seen_switches = self.inputs.has_seen_switches().unwrap_or(true);
-        let found = summary.implausible(has_seen_switches, self.has_own_stack);
-        self.report_problems(found, output);
-        summary.problems = self.problems.clone();
     }
 
     /// Writes the result of archiving, the losses, and the summary.

@@ -5,12 +5,14 @@
 //! before the first tick, and the experiment can be opened before it holds one.
 
 mod archiving;
+mod budget;
 mod control;
 mod directory;
 mod finish;
 mod keep;
 mod load_phase;
 mod pause;
+mod problems;
 mod process_limits;
 mod rotate;
 mod round;
@@ -32,10 +34,12 @@ use host::service::Service;
 use host::signals::{SignalRequest, Signals};
 use nix::unistd::gettid;
 
+use self::budget::Budget;
 use self::control::Control;
 use self::directory::{create, creation_failure, shown_path};
 use self::load_phase::{LoadPhase, cannot_start, starter};
 use self::pause::PauseReasons;
+use self::problems::Problems;
 use self::process_limits::{enough_address_space, enough_descriptors};
 use self::schedule::Schedule;
 use self::wall_clock::WallClock;
@@ -43,14 +47,12 @@ use crate::doctor;
 use crate::plan::Plan;
 use crate::record::dispatch::Dispatcher;
 use crate::record::dry_run;
-use crate::record::governor::Governor;
 use crate::record::hardening::priority::{RaisedPriority, no_priority};
 use crate::record::hardening::privileges::{self, Requirements};
 use crate::record::input::inputs::Inputs;
 use crate::record::input::totals::Totals;
 use crate::record::kernel::code::KernelCode;
 use crate::record::packing::Packer;
-use crate::record::problem::Problem;
 use crate::record::route::{Beginning, Router};
 use crate::record::summary::OwnStart;
 use crate::record::targets::check_targets;
@@ -97,8 +99,7 @@ struct Session<'a> {
     pause: PauseReasons,
     /// Packs experiments that are complete (`--pack`).
     packer: Option<Packer>,
-    /// Watches the budget, if there is one (`--budget`).
-    governor: Option<Governor>,
+    budget: Budget,
     load: LoadPhase,
     /// When recording could first start, nanoseconds of CLOCK_MONOTONIC.
     started_ns: Nanos,
@@ -115,10 +116,7 @@ struct Session<'a> {
     /// When recording stopped for good, nanoseconds of CLOCK_MONOTONIC.
     stopped_ns: Option<Nanos>,
     said_closing: bool,
-    /// What is wrong with the recording, and has been reported.
-    problems: Vec<Problem>,
-    /// A user stack of the self-test's thread has arrived.
-    has_own_stack: bool,
+    problems: Problems,
 }
 
 /// The state at the start of an experiment.
@@ -224,7 +222,7 @@ impl<'a> Session<'a> {
             dispatcher,
             pause,
             packer,
-            governor: plan.budget.map(|budget| Governor::new(budget.share())),
+            budget: Budget::new(plan.budget),
             load,
             started_ns,
             capture,
@@ -235,8 +233,7 @@ impl<'a> Session<'a> {
             stopped: false,
             stopped_ns: None,
             said_closing: false,
-            problems: Vec::new(),
-            has_own_stack: false,
+            problems: Problems::default(),
         })
     }
 
@@ -267,7 +264,8 @@ impl<'a> Session<'a> {
                     self.keep_up(output)?;
                 }
                 self.dispatcher.maintain(time);
-                self.keep_budget(time, output)?;
+                let router = &mut self.dispatcher.router;
+                self.budget.keep(time, &mut self.inputs, router, output)?;
                 // One that was deleted ends the recording.
                 let _ = self.dispatcher.router.directory_state();
                 output.progress(|| self.progress(time));

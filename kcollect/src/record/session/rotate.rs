@@ -69,7 +69,8 @@ impl Session<'_> {
         let closed = self
             .dispatcher
             .switch_router(router, rotation.at_ns, &mut detail);
-        self.note_budget_level(rotation.at_ns);
+        self.budget
+            .on_rotation(rotation.at_ns, &mut self.dispatcher.router);
         self.began = Began {
             at_ns: rotation.at_ns,
             totals: rotation.totals.clone(),
@@ -129,7 +130,9 @@ impl Session<'_> {
         }
         let path = self.path.display().to_string();
         let mut summary = self.summary(&path, &rotation.totals, rotation.at_ns);
-        self.add_problems(&mut summary, output);
+        let router = &mut self.dispatcher.router;
+        self.problems
+            .add_to(&mut summary, &self.inputs, router, output);
         archiving::finish(&mut self.dispatcher, &mut self.control, output);
         self.write_summary(rotation.at_ns, Some(&mut summary));
     }

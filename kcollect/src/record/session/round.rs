@@ -15,11 +15,8 @@ use super::pause::PauseReasons;
 use super::wall_clock::WallClock;
 use super::{SHORTEST_ROUND_NS, Session, not_published};
 use crate::record::dispatch::Dispatcher;
-use crate::record::governor::{BudgetChange, BudgetLevel, UsedShares, UsedTime};
 use crate::record::input::event::InputEvent;
 use crate::record::kernel::periodic::PERIODIC;
-use crate::record::problem::Problem;
-use crate::record::summary::own_use;
 use crate::record::user::UserSpace;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
@@ -224,90 +221,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Reports what the self-test has found, once it is over; `last`: no record follows.
     pub(super) fn watch_self_test(
         &mut self,
         last: bool,
         output: &mut Output,
     ) -> Result<(), Failure> {
-        let Some(report) = self.inputs.poll_self_test(last)? else {
-            return Ok(());
-        };
-        for check in &report.checks {
-            output.detail(&format!("{}: {}", check.name, check.text));
-        }
-        self.has_own_stack = report.has_user_stack();
-        self.report_problems(report.problems, output);
-        Ok(())
-    }
-
-    /// Reports what is wrong with the recording, at once and in the experiment: each problem once,
-    /// and no problem that another one explains.
-    pub(super) fn report_problems(&mut self, problems: Vec<Problem>, output: &mut Output) {
-        for problem in problems {
-            if self.problems.iter().any(|known| known.explains(&problem)) {
-                continue;
-            }
-            output.say(&problem.failure().to_string());
-            self.dispatcher.router.warn(now(), problem.line());
-            self.problems.push(problem);
-        }
-    }
-
-    /// Reduces detail that costs too much, and restores it when CPU time is left (`--budget`).
-    pub(super) fn keep_budget(
-        &mut self,
-        time_ns: Nanos,
-        output: &mut Output,
-    ) -> Result<(), Failure> {
-        let Some(governor) = &mut self.governor else {
-            return Ok(());
-        };
-        if !governor.is_due(time_ns) {
-            return Ok(());
-        }
-        let totals = self.inputs.totals()?;
-        let programs_ns = totals.sum(|stats| stats.programs_ns) / totals.cpus.len().max(1) as u64;
-        let used = UsedTime {
-            own: Duration::from_secs_f64(own_use().0),
-            programs: Duration::from_nanos(programs_ns),
-        };
-        let Some(BudgetChange { level, shares, .. }) = governor.decide(time_ns, used) else {
-            return Ok(());
-        };
-        self.inputs
-            .programs
-            .set_few_copies(level >= BudgetLevel::FewCopies);
-        self.inputs
-            .set_boundaries_per_firing(level.boundaries_per_firing())?;
-        self.dispatcher.router.min_intervals = level.min_intervals();
-        let percent = |of: fn(&UsedShares) -> f64| 100.0 * shares.as_ref().map_or(0.0, of);
-        let text = format!(
-            "kcollect took {:.2} % of a CPU, and its BPF programs {:.2} % of all CPUs: from here on {level} \
-             (--budget)",
-            percent(|shares| shares.own),
-            percent(|shares| shares.programs)
-        );
-        output.say(&text);
-        self.dispatcher.router.warn(time_ns, text);
-        Ok(())
-    }
-
-    /// Notes in an experiment that begins which level was reached before.
-    pub(super) fn note_budget_level(&mut self, time_ns: Nanos) {
-        let level = self
-            .governor
-            .as_mut()
-            .map_or(BudgetLevel::None, |governor| {
-                governor.on_rotation(time_ns);
-                governor.level()
-            });
-        self.dispatcher.router.min_intervals = level.min_intervals();
-        if level != BudgetLevel::None {
-            self.dispatcher
-                .router
-                .warn(time_ns, format!("from the beginning {level} (--budget)"));
-        }
+        let router = &mut self.dispatcher.router;
+        self.problems
+            .poll_self_test(last, &mut self.inputs, router, output)
     }
 
     /// Changes the reasons for a pause, and so whether recording is on.
