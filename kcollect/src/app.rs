@@ -125,7 +125,7 @@ fn self_test_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Fin
         return Vec::new();
     };
     let page_fault = KernelCode::read(|_| ()).map_or((0, 0), |kernel| kernel.page_fault());
-    self_test::run::findings(&plan, page_fault, (types, capture))
+    self_test::run::findings(&plan, page_fault, types, capture)
 }
 
 /// Returns the findings of the check that loads the BPF programs.

@@ -105,7 +105,8 @@ impl Inputs {
     pub fn open(
         plan: &Plan,
         page_fault: (u64, u64),
-        (types, capture): (&KernelTypes, Option<UserStackCapture>),
+        types: &KernelTypes,
+        capture: Option<UserStackCapture>,
         counters: &[CounterRequest],
     ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;

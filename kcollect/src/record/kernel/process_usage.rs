@@ -43,8 +43,8 @@ impl ProcessUsage {
             for (part, ns) in split.until(&times).into_iter().enumerate() {
                 states[part] = ns;
             }
-            let span = (self.start_ns, at_ns);
-            records.insert(key, usage_record(span, &times, states, living));
+            let usage = usage_record(self.start_ns, at_ns, &times, states, living);
+            records.insert(key, usage);
         }
         records
     }
@@ -86,7 +86,8 @@ impl Split {
 /// since Linux does not count them for a thread. System calls are those that read and write, the
 /// only ones that it counts.
 pub(super) fn usage_record(
-    (start_ns, at_ns): (Nanos, Nanos),
+    start_ns: Nanos,
+    at_ns: Nanos,
     times: &Times,
     states: [Nanos; Microstate::PER_THREAD],
     living: usize,

@@ -207,7 +207,7 @@ impl Samples {
         sums(&mut line, &system, states);
         write(writer, line)?;
         self.taken += 1;
-        let usage = usage_record((self.start_ns, at_ns), &system, states, living);
+        let usage = usage_record(self.start_ns, at_ns, &system, states, living);
         writer.sample(self.at(at_ns), label, &usage)
     }
 

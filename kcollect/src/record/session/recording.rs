@@ -348,7 +348,8 @@ impl<'a> Recording<'a> {
         let mut summary = Summary::new(
             self.plan,
             &experiment.path.display().to_string(),
-            (&self.inputs, &totals.since(&experiment.totals)),
+            &self.inputs,
+            &totals.since(&experiment.totals),
             &self.dispatcher,
             RecordingTimes {
                 started_ns: experiment.start_ns,

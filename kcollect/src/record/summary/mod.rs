@@ -152,7 +152,8 @@ impl Summary {
     pub fn new(
         plan: &Plan,
         path: &str,
-        (inputs, totals): (&Inputs, &Totals),
+        inputs: &Inputs,
+        totals: &Totals,
         dispatcher: &Dispatcher,
         times: RecordingTimes,
     ) -> Summary {

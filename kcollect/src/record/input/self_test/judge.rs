@@ -87,7 +87,8 @@ impl Report {
 }
 
 pub(super) fn judge(
-    (expected, known): (&Expected, &Known),
+    expected: &Expected,
+    known: &Known,
     seen: &Seen,
     started_ns: Nanos,
     counts: Counts,
@@ -400,7 +401,7 @@ mod tests {
     fn problems(change: impl FnOnce(&mut Known, &mut Seen, &mut Counts)) -> Vec<Subject> {
         let (mut known, mut seen, mut counts) = good();
         change(&mut known, &mut seen, &mut counts);
-        let report = judge((&EXPECTED, &known), &seen, Nanos::from_millis(1000), counts);
+        let report = judge(&EXPECTED, &known, &seen, Nanos::from_millis(1000), counts);
         report
             .problems
             .iter()
@@ -416,7 +417,7 @@ mod tests {
     fn a_plausible_account_is_no_problem() {
         assert_eq!(problems(|_, _, _| ()), []);
         let (known, seen, counts) = good();
-        let report = judge((&EXPECTED, &known), &seen, Nanos::from_millis(1000), counts);
+        let report = judge(&EXPECTED, &known, &seen, Nanos::from_millis(1000), counts);
         assert!(report.has_user_stack());
     }
 

@@ -176,7 +176,8 @@ impl SelfTest {
         let counts = counts()?;
         let started_ns = self.started_ns;
         Ok(Some(judge::judge(
-            (&self.expected, &known),
+            &self.expected,
+            &known,
             &self.seen,
             started_ns,
             counts,

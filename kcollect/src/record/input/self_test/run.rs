@@ -22,9 +22,10 @@ const LONGEST: Duration = Duration::from_secs(20);
 pub fn findings(
     plan: &Plan,
     page_fault: (u64, u64),
-    kernel: (&KernelTypes, UserStackCapture),
+    types: &KernelTypes,
+    capture: UserStackCapture,
 ) -> Vec<Finding> {
-    match run(plan, page_fault, kernel) {
+    match run(plan, page_fault, types, capture) {
         Ok(report) => report
             .checks
             .iter()
@@ -41,9 +42,10 @@ pub fn findings(
 fn run(
     plan: &Plan,
     page_fault: (u64, u64),
-    (types, capture): (&KernelTypes, UserStackCapture),
+    types: &KernelTypes,
+    capture: UserStackCapture,
 ) -> Result<Report, Failure> {
-    let mut inputs = Inputs::open(plan, page_fault, (types, Some(capture)), &[])?;
+    let mut inputs = Inputs::open(plan, page_fault, types, Some(capture), &[])?;
     inputs.set_self_test(Phases::DOCTOR);
     let started = inputs.set_recording(true)?;
     let report = loop {
