@@ -77,17 +77,18 @@ fn fail(output: &mut Output, failure: &Failure) -> u8 {
 }
 
 fn record(plan: &Plan, output: &mut Output) -> Result<u8, Failure> {
-    *output = Output::new(plan.output.as_deref(), plan.verbose).map_err(|error| {
-        let path = plan.output.as_deref().unwrap_or("".as_ref());
-        Failure::new(
-            ExitKind::CantCreate,
-            format!("cannot append to {}: {error}", path.display()),
-            "type another file after -O",
-        )
-    })?;
+    *output =
+        Output::new(plan.printing.file.as_deref(), plan.printing.verbose).map_err(|error| {
+            let path = plan.printing.file.as_deref().unwrap_or("".as_ref());
+            Failure::new(
+                ExitKind::CantCreate,
+                format!("cannot append to {}: {error}", path.display()),
+                "type another file after -O",
+            )
+        })?;
     let counters = counters::names::resolve_requests(&plan.counters, &Root::machine())?;
     plan.notices.iter().for_each(|notice| output.say(notice));
-    if plan.trace_io || plan.heap == HeapTracing::Growth {
+    if plan.tracing.io || plan.tracing.heap == HeapTracing::Growth {
         output
             .say("-i, -H: every system call of every process takes 0.1 to 0.2 us longer meanwhile");
     }

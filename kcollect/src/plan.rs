@@ -24,6 +24,62 @@ pub struct Plan {
     /// Counters that are recorded when they overflow (`-h`). They are looked up on this machine
     /// when the recording starts.
     pub counters: Vec<OverflowSpec>,
+    /// Ticks of idle CPUs are recorded too (`-x off`).
+    pub record_idle: bool,
+    /// Which processes are followed into their user code (`-F`, `-T`, `--descendants`).
+    pub follow: FollowRule,
+    /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
+    /// in any case.
+    pub targets: Vec<Target>,
+    /// What is traced of followed processes.
+    pub tracing: Tracing,
+    /// The load command and its arguments. Empty: none.
+    pub load: Vec<OsString>,
+    /// What is recorded when.
+    pub timing: Timing,
+    /// The signal that records a sample (`-l`).
+    pub sample_signal: Option<i32>,
+    /// The signal that pauses and resumes (`-y`).
+    pub pause_signal: Option<PauseSignal>,
+    /// Where the experiment is made.
+    pub place: Place,
+    /// How one experiment follows another.
+    pub series: SeriesPlan,
+    /// Bytes of profile data after which no more data are recorded, while samples continue (`-L`).
+    /// None: no limit.
+    pub limit: Option<u64>,
+    /// The share of one CPU that kcollect may take (`--budget`). None: no limit.
+    pub budget: Option<CpuShare>,
+    /// What is copied into the experiment at the end.
+    pub archive: Archive,
+    /// Comments for the experiment's notes, at most [`MAX_COMMENTS`].
+    pub comments: Vec<String>,
+    /// What differs from the command line, one sentence each, to be printed and recorded.
+    pub notices: Vec<String>,
+    /// Print what would be recorded, and record nothing (`-n`). [`Printing::verbose`] is then set
+    /// too.
+    pub dry_run: bool,
+    /// How results and messages are printed.
+    pub printing: Printing,
+}
+
+/// What is traced of followed processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracing {
+    /// The shortest wait for a lock that is recorded (`-s`). None: none is.
+    pub lock_threshold: Option<SyncThreshold>,
+    /// Each system call that does I/O is recorded (`-i`).
+    pub io: bool,
+    /// What is recorded of their memory (`-H`).
+    pub heap: HeapTracing,
+    /// The CPU time that the probes of its allocators may add to a process, as a share of its own
+    /// CPU time (`--trace-budget`). None: no limit.
+    pub budget: Option<CpuShare>,
+}
+
+/// What is recorded when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
     /// Time from the beginning until data are recorded (`-t 2-10`). Zero: from the beginning.
     pub start: Duration,
     /// Time from the beginning until the recording ends. None: no limit. Always later than
@@ -32,65 +88,45 @@ pub struct Plan {
     /// Time that is recorded before the load starts, and again after it has ended (`-q`). Zero
     /// without a load.
     pub quiet: Duration,
-    /// Ticks of idle CPUs are recorded too (`-x off`).
-    pub record_idle: bool,
+    /// Time between two samples, never zero (`-S`). None: no periodic samples.
+    pub sample_period: Option<Duration>,
+}
+
+/// Where the experiment is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
     /// The experiment's name.
     pub name: NameRequest,
     /// The directory in which the experiment is made. Relative to the current one, which is `.`,
     /// never empty.
     pub directory: PathBuf,
-    /// The experiment group to which the experiment is added. It is inside `directory` already
-    /// unless it was absolute.
+    /// The experiment group to which the experiment is added (`-g`). It is inside `directory`
+    /// already unless it was absolute.
     pub group: Option<PathBuf>,
+}
+
+/// How one experiment follows another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesPlan {
+    /// Time after which an experiment is closed and the next one begins (`--rotate`). None: there
+    /// is one experiment, and nothing to keep or to pack.
+    pub rotate: Option<Duration>,
+    /// What is kept of the complete experiments (`--keep`). None: all.
+    pub keep: Option<Keep>,
+    /// Experiments are packed once they are complete (`--pack`).
+    pub pack: bool,
+}
+
+/// How results and messages are printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Printing {
     /// The file to which kcollect's own output is appended, errors included (`-O`). None: standard
     /// output and standard error.
-    pub output: Option<PathBuf>,
-    /// Bytes of profile data after which no more data are recorded, while samples continue (`-L`).
-    /// None: no limit.
-    pub limit: Option<u64>,
-    /// Time after which an experiment is closed and the next one begins (`--rotate`). None: there
-    /// is one.
-    pub rotate: Option<Duration>,
-    /// What is kept of the experiments of the series (`--keep`). None: all.
-    pub keep: Option<Keep>,
-    /// Experiments of the series are packed once they are complete (`--pack`).
-    pub pack: bool,
-    /// The share of one CPU that kcollect may take (`--budget`). None: no limit.
-    pub budget: Option<CpuShare>,
-    /// What is copied into the experiment at the end.
-    pub archive: Archive,
-    /// Comments for the experiment's notes, at most [`MAX_COMMENTS`].
-    pub comments: Vec<String>,
-    /// Time between two samples, never zero. None: no periodic samples.
-    pub sample_period: Option<Duration>,
-    /// The signal that records a sample (`-l`).
-    pub sample_signal: Option<i32>,
-    /// The signal that pauses and resumes (`-y`).
-    pub pause_signal: Option<PauseSignal>,
-    /// Which processes are followed into their user code (`-F`, `-T`, `--descendants`).
-    pub follow: FollowRule,
-    /// The shortest wait for a lock that is recorded of followed processes (`-s`). None: none is.
-    pub lock_threshold: Option<SyncThreshold>,
-    /// Each system call of followed processes that does I/O is recorded (`-i`).
-    pub trace_io: bool,
-    /// What is recorded of the memory of followed processes (`-H`).
-    pub heap: HeapTracing,
-    /// The CPU time that the probes of its allocators may add to a followed process, as a share of
-    /// its own CPU time (`--trace-budget`). None: no limit.
-    pub trace_budget: Option<CpuShare>,
-    /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
-    /// in any case.
-    pub targets: Vec<Target>,
-    /// The load command and its arguments. Empty: none.
-    pub load: Vec<OsString>,
+    pub file: Option<PathBuf>,
     /// Print more (`-v`).
     pub verbose: bool,
-    /// Print what would be recorded, and record nothing (`-n`). `verbose` is then set too.
-    pub dry_run: bool,
     /// Print the summary as JSON.
     pub json: bool,
-    /// What differs from the command line, one sentence each, to be printed and recorded.
-    pub notices: Vec<String>,
 }
 
 /// What is recorded of the memory of followed processes.

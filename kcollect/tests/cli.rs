@@ -203,9 +203,9 @@ proptest! {
         let facts = HostFacts { max_sample_rate: rate, terminal_columns: width, free_lock_time: Duration::ZERO };
         match cli::parse(args, &facts) {
             Ok(cli::Command::Record(plan)) => {
-                prop_assert!(plan.end.is_none_or(|end| plan.start < end));
-                prop_assert!(!plan.directory.as_os_str().is_empty());
-                prop_assert!(plan.sample_period.is_none_or(|period| !period.is_zero()));
+                prop_assert!(plan.timing.end.is_none_or(|end| plan.timing.start < end));
+                prop_assert!(!plan.place.directory.as_os_str().is_empty());
+                prop_assert!(plan.timing.sample_period.is_none_or(|period| !period.is_zero()));
             }
             Ok(_) => {}
             Err(error) => prop_assert!(!error.message.is_empty() && !error.hint.is_empty()),

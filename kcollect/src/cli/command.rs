@@ -144,10 +144,10 @@ mod tests {
         let plan = plan("kcollect -p on");
         assert_eq!(plan.tick_interval.micros(), 10_007);
         assert_eq!(
-            (plan.name, plan.directory),
+            (plan.place.name, plan.place.directory),
             (series("ktest"), PathBuf::from("."))
         );
-        assert_eq!(plan.sample_period, Some(Duration::from_secs(1)));
+        assert_eq!(plan.timing.sample_period, Some(Duration::from_secs(1)));
         assert_eq!(plan.notices, Vec::<String>::new());
     }
 
@@ -156,8 +156,8 @@ mod tests {
         let where_to = |line: &str| {
             let plan = plan(line);
             (
-                plan.directory.to_str().unwrap().to_owned(),
-                plan.name,
+                plan.place.directory.to_str().unwrap().to_owned(),
+                plan.place.name,
                 plan.notices.len(),
             )
         };
@@ -187,15 +187,15 @@ mod tests {
             );
         }
         assert_eq!(
-            plan("kcollect -d /tmp -g runs.erg").group,
+            plan("kcollect -d /tmp -g runs.erg").place.group,
             Some(PathBuf::from("/tmp/runs.erg"))
         );
         assert_eq!(
-            plan("kcollect -d /tmp -g /a/runs.erg").group,
+            plan("kcollect -d /tmp -g /a/runs.erg").place.group,
             Some(PathBuf::from("/a/runs.erg"))
         );
         assert_eq!(
-            plan("kcollect -g runs.erg").group,
+            plan("kcollect -g runs.erg").place.group,
             Some(PathBuf::from("runs.erg"))
         );
     }
@@ -260,9 +260,9 @@ mod tests {
     #[test]
     fn what_goes_together() {
         let plan = plan("kcollect -n -q 3 -C one -C two true");
-        assert!(plan.verbose && plan.dry_run);
+        assert!(plan.printing.verbose && plan.dry_run);
         assert_eq!(
-            (plan.quiet, plan.comments.len()),
+            (plan.timing.quiet, plan.comments.len()),
             (Duration::from_secs(3), 2)
         );
     }

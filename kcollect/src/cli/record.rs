@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use counters::names::grammar::{OverflowInterval, OverflowSpec};
 use experiment_format::directory::NameRequest;
-use experiment_format::packet::SyncThreshold;
 use user_collector::follow::{Follow, FollowRule};
 
 use super::args::{Arguments, DataArgs, ExperimentArgs, TimeArgs};
 use super::{CliError, HostFacts, signals, values};
 use crate::plan::{
-    Archive, CpuShare, HeapTracing, Interval, Keep, MAX_COMMENTS, PauseSignal, Plan, Target,
+    Archive, HeapTracing, Interval, MAX_COMMENTS, PauseSignal, Place, Plan, Printing, SeriesPlan,
+    Target, Timing, Tracing,
 };
 
 /// The stem of experiments without a name of their own.
@@ -66,33 +66,28 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
     if let Some(option) = tracing.option() {
         traced(option, &follow, !load.is_empty(), !targets.is_empty())?;
     }
-    let (rotate, keep) = series(&time, &place.name)?;
+    let series = series(&time, &place.name)?;
 
     Ok(Plan {
         tick_interval: interval,
         counters,
-        start,
-        end,
-        quiet,
         record_idle: data
             .skip_idle
             .as_deref()
             .map_or(Ok(false), values::record_idle)?,
-        name: place.name,
-        directory: place.directory,
-        group: place.group,
-        output: output.outfile,
         limit: time.limit.as_deref().map_or(Ok(None), values::limit)?,
-        rotate,
-        keep,
-        pack: time.pack,
         budget: time.budget.as_deref().map(values::budget).transpose()?,
         archive: experiment
             .archive
             .as_deref()
             .map_or(Ok(Archive::LoadObjects), values::archive)?,
         comments: experiment.comment,
-        sample_period: values::sample_period(data.sample.as_deref().unwrap_or("on"))?,
+        timing: Timing {
+            start,
+            end,
+            quiet,
+            sample_period: values::sample_period(data.sample.as_deref().unwrap_or("on"))?,
+        },
         sample_signal,
         pause_signal,
         follow: FollowRule {
@@ -100,25 +95,19 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
             pids: targets.iter().map(|target| target.pid).collect(),
             descendants: data.descendants,
         },
-        lock_threshold: tracing.lock_threshold,
-        trace_io: tracing.io,
-        heap: tracing.heap,
-        trace_budget: tracing.budget,
+        tracing,
+        series,
+        place,
         targets,
         load,
-        verbose: output.verbose || output.dry_run,
         dry_run: output.dry_run,
-        json: output.json,
+        printing: Printing {
+            file: output.outfile,
+            verbose: output.verbose || output.dry_run,
+            json: output.json,
+        },
         notices,
     })
-}
-
-/// What is traced of followed processes.
-struct Tracing {
-    lock_threshold: Option<SyncThreshold>,
-    io: bool,
-    heap: HeapTracing,
-    budget: Option<CpuShare>,
 }
 
 impl Tracing {
@@ -189,13 +178,6 @@ fn signals(
     }
 }
 
-/// Where the experiment is made.
-struct Place {
-    directory: PathBuf,
-    name: NameRequest,
-    group: Option<PathBuf>,
-}
-
 impl Place {
     fn resolve(typed: &ExperimentArgs, notices: &mut Vec<String>) -> Result<Place, CliError> {
         let group = typed.group.as_deref();
@@ -226,11 +208,9 @@ impl Place {
     }
 }
 
-/// Returns the values of `--rotate` and `--keep`, checked with the name of the experiment.
-fn series(
-    time: &TimeArgs,
-    name: &NameRequest,
-) -> Result<(Option<Duration>, Option<Keep>), CliError> {
+/// Returns the values of `--rotate`, `--keep` and `--pack`, checked with the name of the
+/// experiment.
+fn series(time: &TimeArgs, name: &NameRequest) -> Result<SeriesPlan, CliError> {
     let rotate = time.rotate.as_deref().map(values::rotate).transpose()?;
     let keep = time.keep.as_deref().map(values::keep).transpose()?;
     if rotate.is_none() && keep.is_some() {
@@ -251,7 +231,11 @@ fn series(
             "type a name like night.1.er",
         ));
     }
-    Ok((rotate, keep))
+    Ok(SeriesPlan {
+        rotate,
+        keep,
+        pack: time.pack,
+    })
 }
 
 /// Checks that the processes to be traced (`-s`, `-i`, `-H`) are named: to trace all would be

@@ -161,10 +161,10 @@ mod tests {
         "#;
         let plan = parsed(settings, &[]).unwrap();
         assert_eq!(plan.tick_interval.micros(), 997);
-        assert_eq!(plan.directory, PathBuf::from("/var/lib/kcollect"));
-        assert_eq!(plan.keep, Some(Keep::Bytes(20 << 30)));
+        assert_eq!(plan.place.directory, PathBuf::from("/var/lib/kcollect"));
+        assert_eq!(plan.series.keep, Some(Keep::Bytes(20 << 30)));
         assert_eq!(plan.limit, Some(500 << 20));
-        assert!(plan.record_idle && !plan.json);
+        assert!(plan.record_idle && !plan.printing.json);
         assert_eq!(plan.comments, ["one", "two, three"]);
         let typed = ["-p", "lo", "-C", "mine", "sleep", "1"];
         let plan = parsed(settings, &typed).unwrap();

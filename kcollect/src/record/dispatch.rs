@@ -32,7 +32,7 @@ use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
 use super::route::Router;
 use super::user::{BlockSampling, UserSpace};
-use crate::plan::{CpuShare, Plan};
+use crate::plan::{CpuShare, Plan, Tracing};
 use crate::record::activity::TypedHeader;
 
 /// How long exited processes are kept for their late records, nanoseconds.
@@ -66,7 +66,7 @@ impl Dispatcher {
     /// the reason.
     #[must_use]
     pub fn new(mut router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
-        let mut user = user_space(plan.follow.clone(), sampling(plan), &mut say);
+        let mut user = user_space(plan.follow.clone(), sampling(plan.tracing), &mut say);
         if let Some(user) = &mut user {
             begin_archives(&router, user, None, &mut say);
         }
@@ -558,12 +558,12 @@ fn begin_archives(
 }
 
 /// Returns which blocks of allocators are sampled, if any are.
-fn sampling(plan: &Plan) -> Option<BlockSampling> {
+fn sampling(tracing: Tracing) -> Option<BlockSampling> {
     let sampling = |mean_bytes| BlockSampling {
         mean_bytes,
-        budget: plan.trace_budget.map(CpuShare::share),
+        budget: tracing.budget.map(CpuShare::share),
     };
-    plan.heap.mean_bytes().map(sampling)
+    tracing.heap.mean_bytes().map(sampling)
 }
 
 /// Returns user space, if the rule follows any process.

@@ -7,13 +7,13 @@ use experiment_format::packet::SyncThreshold;
 use host::signals::name_of as signal_name;
 use user_collector::follow::Follow;
 
-use crate::plan::{Archive, HeapTracing, Keep, Plan};
+use crate::plan::{Archive, HeapTracing, Keep, Place, Plan};
 
 /// Returns the description of a plan, a line for each decision, without full stops.
 #[must_use]
 pub fn describe(plan: &Plan) -> Vec<String> {
     let mut lines = data(plan);
-    lines.extend(place(plan));
+    lines.extend(place(&plan.place));
     lines.extend(times(plan));
     lines.extend(bounds(plan));
     lines.push(format!("archived: {}", archived(plan.archive)));
@@ -61,16 +61,20 @@ fn data(plan: &Plan) -> Vec<String> {
             format!("processes of {group} are followed{descendants}")
         }
     });
-    lines.extend(plan.lock_threshold.map(|threshold| match threshold {
-        SyncThreshold::Given(Duration::ZERO) => {
-            "each wait for a lock of followed processes is recorded".to_owned()
-        }
-        threshold => format!(
-            "waits for locks of followed processes are recorded from {:?} on",
-            threshold.duration()
-        ),
-    }));
-    lines.extend(match plan.heap {
+    lines.extend(
+        plan.tracing
+            .lock_threshold
+            .map(|threshold| match threshold {
+                SyncThreshold::Given(Duration::ZERO) => {
+                    "each wait for a lock of followed processes is recorded".to_owned()
+                }
+                threshold => format!(
+                    "waits for locks of followed processes are recorded from {:?} on",
+                    threshold.duration()
+                ),
+            }),
+    );
+    lines.extend(match plan.tracing.heap {
         HeapTracing::Off => None,
         HeapTracing::Growth => {
             Some("the growth of the memory of followed processes is recorded".to_owned())
@@ -82,42 +86,43 @@ fn data(plan: &Plan) -> Vec<String> {
             "blocks that followed processes allocate are recorded: one of {bytes} bytes"
         )),
     });
-    lines.extend(plan.trace_budget.map(|budget| {
+    lines.extend(plan.tracing.budget.map(|budget| {
         format!("less of a process is traced if its probes take more than {budget} of its CPU time")
     }));
-    lines
-        .extend(plan.trace_io.then(|| {
-            "each system call of followed processes that does I/O is recorded".to_owned()
-        }));
+    lines.extend(
+        plan.tracing
+            .io
+            .then(|| "each system call of followed processes that does I/O is recorded".to_owned()),
+    );
     lines
 }
 
 /// Returns where the experiment is made.
-fn place(plan: &Plan) -> Vec<String> {
-    let directory = plan.directory.display();
-    let name = match &plan.name {
+fn place(place: &Place) -> Vec<String> {
+    let directory = place.directory.display();
+    let name = match &place.name {
         NameRequest::Series { stem } => {
             format!("experiment {stem}.N.er, the next free N, in {directory}")
         }
         NameRequest::Exactly(name) => format!("experiment {name} in {directory}"),
     };
-    let group = plan.group.as_ref();
+    let group = place.group.as_ref();
     let group = group.map(|group| format!("added to the group {}", group.display()));
     [Some(name), group].into_iter().flatten().collect()
 }
 
 /// Returns when data and samples are recorded.
 fn times(plan: &Plan) -> Vec<String> {
-    let mut lines = vec![match (plan.start.is_zero(), plan.end) {
+    let mut lines = vec![match (plan.timing.start.is_zero(), plan.timing.end) {
         (true, None) => "recorded until Ctrl-C or until the load has exited".to_owned(),
-        (false, None) => format!("data are recorded after {:?}", plan.start),
+        (false, None) => format!("data are recorded after {:?}", plan.timing.start),
         (true, Some(end)) => format!("recording ends after {end:?}"),
         (false, Some(end)) => format!(
             "data are recorded after {:?}, recording ends after {end:?}",
-            plan.start
+            plan.timing.start
         ),
     }];
-    lines.push(match plan.sample_period {
+    lines.push(match plan.timing.sample_period {
         Some(period) => format!("a sample of resource usage every {period:?}"),
         None => "no periodic samples of resource usage".to_owned(),
     });
@@ -142,13 +147,15 @@ fn bounds(plan: &Plan) -> Vec<String> {
         .limit
         .map(|limit| format!("data are recorded up to {} MiB", limit >> 20));
     let rotate = plan
+        .series
         .rotate
         .map(|period| format!("another experiment begins every {period:?}"));
-    let keep = plan.keep.map(|keep| match keep {
+    let keep = plan.series.keep.map(|keep| match keep {
         Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MiB", bytes >> 20),
         Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
     });
     let pack = plan
+        .series
         .pack
         .then(|| "complete ones are packed in their directories".to_owned());
     let budget = plan
@@ -167,12 +174,12 @@ fn load(plan: &Plan) -> Option<String> {
     }
     let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();
     let load = argv.join(" ");
-    Some(if plan.quiet.is_zero() {
+    Some(if plan.timing.quiet.is_zero() {
         format!("load: {load}")
     } else {
         format!(
             "load: {load}; {:?} are recorded before it and after it",
-            plan.quiet
+            plan.timing.quiet
         )
     })
 }

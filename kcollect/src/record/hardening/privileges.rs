@@ -43,7 +43,7 @@ use rustix::thread::{
 };
 
 use super::seccomp;
-use crate::plan::Plan;
+use crate::plan::Place;
 
 /// Capabilities that are always kept.
 const ALWAYS_KEPT: CapabilitySet = CapabilitySet::BPF
@@ -74,11 +74,11 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// The requirements of a plan on this machine, where perf events that probe allocators may need
-    /// `SYS_ADMIN`.
+    /// The requirements on this machine of a recording that writes to `place`.
+    /// `probes_need_sys_admin`: it opens perf events for which only `SYS_ADMIN` suffices here.
     #[must_use]
-    pub fn of(plan: &Plan, probes_need_sys_admin: bool) -> Requirements {
-        let group = plan.group.as_deref().map(|group| match group.parent() {
+    pub fn of(place: &Place, probes_need_sys_admin: bool) -> Requirements {
+        let group = place.group.as_deref().map(|group| match group.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         });
@@ -88,10 +88,10 @@ impl Requirements {
         let level = Root::machine().number::<i32>("/proc/sys/kernel/perf_event_paranoid");
         Requirements {
             other_owner: machine::sudo_user().is_some()
-                || has_other_owner(&plan.directory)
+                || has_other_owner(&place.directory)
                 || group.is_some_and(has_other_owner),
             paranoid: level.is_some_and(|level| level > MAX_UPSTREAM_PARANOIA)
-                || probes_need_sys_admin && plan.heap.mean_bytes().is_some(),
+                || probes_need_sys_admin,
         }
     }
 

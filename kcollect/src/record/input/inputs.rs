@@ -122,19 +122,23 @@ impl Inputs {
             types,
             period_ns: plan.tick_interval.nanos().0,
             record_idle: plan.record_idle,
-            lock_threshold_ns: plan.lock_threshold.map(|threshold| {
+            lock_threshold_ns: plan.tracing.lock_threshold.map(|threshold| {
                 u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
             }),
-            traced_calls: traced_calls(plan.trace_io, plan.heap == HeapTracing::Growth),
-            allocations: plan.heap.mean_bytes().map(|mean_bytes| AllocationSampling {
-                mean_bytes,
-                // Probes of sessions are set in a process by its first thread.
-                returns: if any_without_leader(Path::new("/proc")) {
-                    ReturnProbes::Always
-                } else {
-                    ReturnProbes::of(types)
-                },
-            }),
+            traced_calls: traced_calls(plan.tracing.io, plan.tracing.heap == HeapTracing::Growth),
+            allocations: plan
+                .tracing
+                .heap
+                .mean_bytes()
+                .map(|mean_bytes| AllocationSampling {
+                    mean_bytes,
+                    // Probes of sessions are set in a process by its first thread.
+                    returns: if any_without_leader(Path::new("/proc")) {
+                        ReturnProbes::Always
+                    } else {
+                        ReturnProbes::of(types)
+                    },
+                }),
             max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),

@@ -38,13 +38,14 @@ pub(super) fn header(
     }
     settings.extend(plan.limit.map(|bytes| Setting::Limit(bytes >> 20)));
     settings.extend(
-        plan.sample_period
+        plan.timing
+            .sample_period
             .map(|period| Setting::SamplePeriod(seconds(period))),
     );
-    if !plan.start.is_zero() {
-        settings.push(Setting::DelayStart(seconds(plan.start)));
+    if !plan.timing.start.is_zero() {
+        settings.push(Setting::DelayStart(seconds(plan.timing.start)));
     }
-    settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
+    settings.extend(plan.timing.end.map(|end| Setting::Terminate(seconds(end))));
     let tick_us = plan.tick_interval.micros();
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     LogHeader {
@@ -54,7 +55,7 @@ pub(super) fn header(
         ppid: Some(Pid::from_raw(getppid().as_raw())),
         pgrp: Some(Pid::from_raw(getpgrp().as_raw())),
         sid: getsid(None).ok().map(|sid| Pid::from_raw(sid.as_raw())),
-        pack: plan.pack,
+        pack: plan.series.pack,
         command_line: "kernel".to_owned(),
         profiles: vec![
             ProfileDecl::ThreadNames,
@@ -63,9 +64,9 @@ pub(super) fn header(
         ]
         .into_iter()
         .chain(counter_tags::declare(requests))
-        .chain(plan.lock_threshold.map(SyncEvent::table))
-        .chain(plan.trace_io.then(IoEvent::table))
-        .chain((plan.heap != HeapTracing::Off).then(HeapEvent::table))
+        .chain(plan.tracing.lock_threshold.map(SyncEvent::table))
+        .chain(plan.tracing.io.then(IoEvent::table))
+        .chain((plan.tracing.heap != HeapTracing::Off).then(HeapEvent::table))
         .collect(),
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,

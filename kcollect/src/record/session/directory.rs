@@ -9,16 +9,16 @@ use host::machine;
 use host::output::Output;
 use host::written::append;
 
-use crate::plan::Plan;
+use crate::plan::Place;
 use crate::record::summary::Summary;
 
 /// Creates the experiment's directory. It belongs to the user who called sudo.
 ///
 /// # Errors
 /// When it can't be created.
-pub(super) fn create(plan: &Plan, output: &mut Output) -> Result<ExperimentDir, Failure> {
+pub(super) fn create(place: &Place, output: &mut Output) -> Result<ExperimentDir, Failure> {
     let user = machine::sudo_user();
-    let (dir, renamed) = ExperimentDir::create(&plan.directory, &plan.name, user)
+    let (dir, renamed) = ExperimentDir::create(&place.directory, &place.name, user)
         .map_err(|error| creation_failure(&error))?;
     if let Some(renamed) = renamed {
         output.say(&format!(
@@ -26,18 +26,18 @@ pub(super) fn create(plan: &Plan, output: &mut Output) -> Result<ExperimentDir, 
             renamed.wanted, renamed.used
         ));
     }
-    if let Some(kind) = machine::remote_file_system(&plan.directory) {
+    if let Some(kind) = machine::remote_file_system(&place.directory) {
         output.say(&format!(
             "{} is on {kind}, which is slow to write: results may be distorted; -d names a local directory",
-            plan.directory.display()
+            place.directory.display()
         ));
     }
     Ok(dir)
 }
 
 /// Returns the experiment's path as it would be typed: without the `./` of the current directory.
-pub(super) fn shown_path(plan: &Plan, dir: &ExperimentDir) -> PathBuf {
-    if plan.directory == Path::new(".") {
+pub(super) fn shown_path(place: &Place, dir: &ExperimentDir) -> PathBuf {
+    if place.directory == Path::new(".") {
         PathBuf::from(dir.name())
     } else {
         dir.path().to_owned()

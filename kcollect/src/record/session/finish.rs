@@ -15,7 +15,7 @@ use super::control::Control;
 use super::directory::{empty_failure, moved_failure};
 use super::recording::Recording;
 use super::series::Series;
-use crate::plan::Plan;
+use crate::plan::Printing;
 use crate::record::input::event::InputEvent;
 use crate::record::summary::Summary;
 use crate::record::summary::first_tables::FirstTables;
@@ -32,7 +32,7 @@ const EXIT_CHECK: Duration = Duration::from_millis(2);
 /// A recording that is over.
 #[derive(Debug)]
 pub(super) struct Finish<'a> {
-    plan: &'a Plan,
+    printing: &'a Printing,
     recording: Recording<'a>,
     series: Series<'a>,
     control: Control,
@@ -42,14 +42,14 @@ pub(super) struct Finish<'a> {
 impl<'a> Finish<'a> {
     /// `load_code` is the exit code that the load has for the recording.
     pub(super) fn new(
-        plan: &'a Plan,
+        printing: &'a Printing,
         recording: Recording<'a>,
         series: Series<'a>,
         control: Control,
         load_code: u8,
     ) -> Finish<'a> {
         Finish {
-            plan,
+            printing,
             recording,
             series,
             control,
@@ -83,7 +83,7 @@ impl<'a> Finish<'a> {
         }
         // Shown at once; the last copies may take a while.
         if let Ok(summary) = &summary
-            && !self.plan.json
+            && !self.printing.json
         {
             self.show(summary, moved_from.is_some(), output);
         }
@@ -98,7 +98,7 @@ impl<'a> Finish<'a> {
         tested?;
         let summary = summary?;
 
-        if self.plan.json {
+        if self.printing.json {
             output.json(&summary.json());
         }
         closed?;

@@ -85,8 +85,8 @@ impl LoadPhase {
             }
             LoadPhase::Running(mut load) => {
                 if exited(&mut load)? {
-                    let quiet_until_ns = after(time_ns, plan.quiet);
-                    let step = match plan.quiet {
+                    let quiet_until_ns = after(time_ns, plan.timing.quiet);
+                    let step = match plan.timing.quiet {
                         Duration::ZERO => LoadStep::Over,
                         _ => LoadStep::None,
                     };

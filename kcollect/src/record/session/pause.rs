@@ -20,7 +20,7 @@ impl PauseReasons {
     pub(super) fn at_start(plan: &Plan) -> PauseReasons {
         let begins_paused = |signal: PauseSignal| !signal.start_recording;
         PauseReasons {
-            waiting: !plan.start.is_zero(),
+            waiting: !plan.timing.start.is_zero(),
             paused: plan.pause_signal.is_some_and(begins_paused),
             ..PauseReasons::default()
         }

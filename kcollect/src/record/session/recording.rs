@@ -280,7 +280,7 @@ impl<'a> Recording<'a> {
         output: &mut Output,
     ) -> Result<(), Failure> {
         let at_ns = rotation.at_ns;
-        let path = shown_path(self.plan, &dir);
+        let path = shown_path(&self.plan.place, &dir);
         let (kernel, threads) = self.dispatcher.router.take_carryover();
         let mut detail = |text: &str| output.detail(text);
         let router = Router::create(

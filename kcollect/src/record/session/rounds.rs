@@ -66,9 +66,9 @@ impl<'a> Rounds<'a> {
             recording,
             series,
             control,
-            schedule: Schedule::new(plan, started_ns),
+            schedule: Schedule::new(plan.timing, plan.series.rotate, started_ns),
             load: starter.map_or(LoadPhase::None, |starter| {
-                LoadPhase::QuietUntil(after(started_ns, plan.quiet), starter)
+                LoadPhase::QuietUntil(after(started_ns, plan.timing.quiet), starter)
             }),
             wall_clock: WallClock::look(),
             is_over: false,
@@ -116,7 +116,7 @@ impl<'a> Rounds<'a> {
     pub(super) fn finish(mut self) -> Finish<'a> {
         self.control.stopping();
         Finish::new(
-            self.plan,
+            &self.plan.printing,
             self.recording,
             self.series,
             self.control,

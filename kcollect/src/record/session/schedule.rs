@@ -5,7 +5,7 @@ use std::time::Duration;
 use experiment_format::units::Nanos;
 use host::machine::after;
 
-use crate::plan::Plan;
+use crate::plan::Timing;
 
 /// When a recording does what the plan says.
 #[derive(Debug)]
@@ -25,14 +25,15 @@ struct Periodic {
 }
 
 impl Schedule {
-    /// The schedule of a recording that could first start at `started_ns`.
-    pub(super) fn new(plan: &Plan, started_ns: Nanos) -> Schedule {
+    /// The schedule of a recording that could first start at `started_ns`, whose experiments follow
+    /// each other after `rotate`.
+    pub(super) fn new(timing: Timing, rotate: Option<Duration>, started_ns: Nanos) -> Schedule {
         let periodic = |period| Periodic::new(started_ns, period);
         Schedule {
-            start_ns: (!plan.start.is_zero()).then(|| after(started_ns, plan.start)),
-            end_ns: plan.end.map(|end| after(started_ns, end)),
-            samples: plan.sample_period.map(periodic),
-            rotations: plan.rotate.map(periodic),
+            start_ns: (!timing.start.is_zero()).then(|| after(started_ns, timing.start)),
+            end_ns: timing.end.map(|end| after(started_ns, end)),
+            samples: timing.sample_period.map(periodic),
+            rotations: rotate.map(periodic),
         }
     }
 

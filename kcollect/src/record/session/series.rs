@@ -37,7 +37,11 @@ pub(super) struct Series<'a> {
 impl<'a> Series<'a> {
     /// Starts the threads that pack, if the plan says so.
     pub(super) fn start(plan: &'a Plan) -> Result<Series<'a>, Failure> {
-        let packer = plan.pack.then(|| Packer::start(plan.budget)).transpose();
+        let packer = plan
+            .series
+            .pack
+            .then(|| Packer::start(plan.budget))
+            .transpose();
         let packer = packer.map_err(|error| Failure::of_system("a thread", &error))?;
         Ok(Series { plan, packer })
     }
@@ -54,8 +58,12 @@ impl<'a> Series<'a> {
     ) -> Result<(), Failure> {
         let plan = self.plan;
         // One that was removed leaves its number free.
-        let name = plan.name.series().unwrap_or_else(|| plan.name.clone());
-        let created = ExperimentDir::create(&plan.directory, &name, machine::sudo_user());
+        let name = plan
+            .place
+            .name
+            .series()
+            .unwrap_or_else(|| plan.place.name.clone());
+        let created = ExperimentDir::create(&plan.place.directory, &name, machine::sudo_user());
         let dir = match created {
             Ok((dir, _)) => dir,
             Err(error) => {
@@ -92,7 +100,7 @@ impl<'a> Series<'a> {
         recording: &mut Recording<'_>,
         output: &mut Output,
     ) {
-        if self.plan.keep.is_none() && self.packer.is_none() {
+        if self.plan.series.keep.is_none() && self.packer.is_none() {
             return;
         }
         let current = recording.dispatcher().router.founder.dir();
@@ -102,7 +110,7 @@ impl<'a> Series<'a> {
                 return output.say(&format!("nothing is removed or packed: {error}"));
             }
         };
-        if let Some(keep) = self.plan.keep {
+        if let Some(keep) = self.plan.series.keep {
             keep::remove_oldest(keep, &mut older_experiments, output);
         }
         if let Some(packer) = &mut self.packer {
@@ -117,7 +125,7 @@ impl<'a> Series<'a> {
 
     /// Adds a complete experiment to the group, if there is one (`-g`).
     pub(super) fn add_to_group(&self, experiment: &Path) -> Result<(), Failure> {
-        match &self.plan.group {
+        match &self.plan.place.group {
             Some(group) => add_to_group(group, experiment),
             None => Ok(()),
         }

@@ -98,8 +98,8 @@ impl<'a> Start<'a> {
     /// on disk.
     pub(super) fn begin(mut self, output: &mut Output) -> Result<Rounds<'a>, Failure> {
         let plan = self.plan;
-        let dir = create(plan, output)?;
-        let path = shown_path(plan, &dir);
+        let dir = create(&plan.place, output)?;
+        let path = shown_path(&plan.place, &dir);
         self.drop_privileges(output);
         if let Err(error) = self.inputs.start_reader() {
             output.detail(&no_priority(&error));
@@ -143,8 +143,9 @@ impl<'a> Start<'a> {
     }
 
     fn drop_privileges(&self, output: &mut Output) {
-        let probes_need_sys_admin = self.inputs.programs.probes_need_sys_admin();
-        let requirements = Requirements::of(self.plan, probes_need_sys_admin);
+        let probes_blocks = self.plan.tracing.heap.mean_bytes().is_some();
+        let probes_need_sys_admin = probes_blocks && self.inputs.programs.probes_need_sys_admin();
+        let requirements = Requirements::of(&self.plan.place, probes_need_sys_admin);
         if let Err(error) = privileges::drop_privileges(requirements) {
             output.say(&format!(
                 "privileges that are not needed any more could not be given up: {error}"
@@ -156,7 +157,7 @@ impl<'a> Start<'a> {
 /// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
 /// reopen their logs; with a terminal, SIGHUP means that the terminal is gone.
 fn hang_up(plan: &Plan) -> SignalRequest {
-    if plan.rotate.is_some() && !machine::has_terminal() {
+    if plan.series.rotate.is_some() && !machine::has_terminal() {
         SignalRequest::Rotate
     } else {
         SignalRequest::Stop

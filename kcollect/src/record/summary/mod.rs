@@ -170,14 +170,16 @@ impl Summary {
             .map_or(&[][..], |followed| &followed.processes);
         let counters = traced::counters(inputs, totals);
         let lock_waits = plan
+            .tracing
             .lock_threshold
             .map(|threshold| LockWaitSummary::new(threshold, traced, totals));
-        let io_calls = plan.trace_io.then(|| IoCallSummary::new(traced, totals));
+        let io_calls = plan.tracing.io.then(|| IoCallSummary::new(traced, totals));
         let user = dispatcher.user.as_ref();
         let probed = user.map(UserSpace::probed).unwrap_or_default();
-        let grows = plan.heap == HeapTracing::Growth || probed.growth_only > 0;
+        let grows = plan.tracing.heap == HeapTracing::Growth || probed.growth_only > 0;
         let memory = grows.then(|| MemorySummary::new(traced, totals));
         let allocations = plan
+            .tracing
             .heap
             .mean_bytes()
             .map(|mean_bytes| BlockSummary::new(mean_bytes, traced, probed, totals));
