@@ -37,7 +37,7 @@ const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 /// Until a process is published the BPF programs copy its stacks.
 const PUBLISH_INTERVAL_NS: Nanos = Nanos::from_millis(20);
 
-/// A recording with what decides when it does what.
+/// The loop: a recording, and what it is driven by.
 #[derive(Debug)]
 pub(super) struct Rounds<'a> {
     plan: &'a Plan,
@@ -47,7 +47,7 @@ pub(super) struct Rounds<'a> {
     schedule: Schedule,
     load: LoadPhase,
     wall_clock: WallClock,
-    /// It is time to stop.
+    /// It is time to stop, for whatever reason.
     is_over: bool,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Goes round until it is time to stop.
+    /// Runs rounds until it is time to stop.
     ///
     /// # Errors
     /// Whatever ends the recording early. [`Rounds::finish`] follows all the same.
