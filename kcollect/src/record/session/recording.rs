@@ -65,29 +65,17 @@ struct CurrentExperiment {
 }
 
 impl<'a> Recording<'a> {
-    /// Publishes what runs to the BPF programs, then starts recording, unless the plan says that it
-    /// starts paused.
-    ///
-    /// # Errors
-    /// The inputs can't be read or written. The experiment is removed.
-    pub(super) fn start(
+    /// A recording whose first experiment started at `started_ns`.
+    pub(super) fn new(
         plan: &'a Plan,
-        mut inputs: Inputs,
-        mut dispatcher: Dispatcher,
+        inputs: Inputs,
+        dispatcher: Dispatcher,
         capture: Option<UserStackCapture>,
         path: PathBuf,
+        started_ns: Nanos,
         own: OwnStart,
-    ) -> Result<Recording<'a>, Failure> {
-        let pause = PauseReasons::at_start(plan);
-        let started_ns = match begin(&mut inputs, &mut dispatcher, pause.none()) {
-            Ok(started_ns) => started_ns,
-            Err(failure) => {
-                // The first failure is the one to report.
-                let _ = dispatcher.router.founder.discard();
-                return Err(failure);
-            }
-        };
-        Ok(Recording {
+    ) -> Recording<'a> {
+        Recording {
             plan,
             inputs,
             dispatcher,
@@ -99,13 +87,13 @@ impl<'a> Recording<'a> {
                 own,
                 concluded_ns: None,
             },
-            pause,
+            pause: PauseReasons::at_start(plan),
             budget: Budget::new(plan.budget),
             problems: Problems::default(),
             started_ns,
             stopped_ns: None,
             said_closing: false,
-        })
+        }
     }
 
     pub(super) fn inputs(&mut self) -> &mut Inputs {
@@ -389,30 +377,8 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Publishes what runs to the BPF programs, then starts recording if `recording`. Returns when that
-/// was.
-fn begin(
-    inputs: &mut Inputs,
-    dispatcher: &mut Dispatcher,
-    recording: bool,
-) -> Result<Nanos, Failure> {
-    for (time, event) in inputs.round()? {
-        dispatcher.apply(time, event);
-    }
-    dispatcher
-        .publish_snapshot(&mut inputs.programs)
-        .map_err(not_published)?;
-    // Before the first tick, or it would belong to no sample.
-    inputs.sample("start")?;
-    let started = inputs.set_recording(recording)?;
-    if recording {
-        inputs.push_recording(true, started);
-    }
-    Ok(started)
-}
-
 /// The failure if something could not be published to the BPF programs.
-fn not_published(error: bpf::Error) -> Failure {
+pub(super) fn not_published(error: bpf::Error) -> Failure {
     let hint = "`kcollect doctor` says what is missing; -F off follows no process";
     Failure::new(ExitKind::Unavailable, error.to_string(), hint)
 }

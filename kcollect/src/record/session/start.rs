@@ -6,6 +6,7 @@
 
 use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use host::load::Starter;
 use host::machine::{self, now};
@@ -16,8 +17,9 @@ use host::signals::{SignalRequest, Signals};
 use super::control::Control;
 use super::directory::{create, creation_failure, shown_path};
 use super::load_phase::starter;
+use super::pause::PauseReasons;
 use super::process_limits::{enough_address_space, enough_descriptors};
-use super::recording::Recording;
+use super::recording::{Recording, not_published};
 use super::rounds::Rounds;
 use super::series::Series;
 use crate::doctor;
@@ -116,23 +118,35 @@ impl<'a> Start<'a> {
             |text| output.detail(text),
         )
         .map_err(|error| creation_failure(&error))?;
-        let dispatcher = Dispatcher::new(router, plan, |text| output.detail(text));
+        let mut dispatcher = Dispatcher::new(router, plan, |text| output.detail(text));
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
             path.display(),
             std::process::id()
         ));
-        let series = match Series::start(plan) {
-            Ok(series) => series,
+        let begun = Series::start(plan).and_then(|series| {
+            let recording = PauseReasons::at_start(plan).none();
+            let started_ns = start_recording(&mut self.inputs, &mut dispatcher, recording)?;
+            Ok((series, started_ns))
+        });
+        let (series, started_ns) = match begun {
+            Ok(begun) => begun,
             Err(failure) => {
                 // The first failure is the one to report.
                 let _ = dispatcher.router.founder.discard();
                 return Err(failure);
             }
         };
-        let recording =
-            Recording::start(plan, self.inputs, dispatcher, self.capture, path, self.own)?;
-        self.control.ready(recording.path());
+        self.control.ready(&path);
+        let recording = Recording::new(
+            plan,
+            self.inputs,
+            dispatcher,
+            self.capture,
+            path,
+            started_ns,
+            self.own,
+        );
         Ok(Rounds::new(
             plan,
             recording,
@@ -152,6 +166,28 @@ impl<'a> Start<'a> {
             ));
         }
     }
+}
+
+/// Publishes what runs to the BPF programs, then starts recording if `recording`. Returns when that
+/// was.
+fn start_recording(
+    inputs: &mut Inputs,
+    dispatcher: &mut Dispatcher,
+    recording: bool,
+) -> Result<Nanos, Failure> {
+    for (time, event) in inputs.round()? {
+        dispatcher.apply(time, event);
+    }
+    dispatcher
+        .publish_snapshot(&mut inputs.programs)
+        .map_err(not_published)?;
+    // Before the first tick, or it would belong to no sample.
+    inputs.sample("start")?;
+    let started = inputs.set_recording(recording)?;
+    if recording {
+        inputs.push_recording(true, started);
+    }
+    Ok(started)
 }
 
 /// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
