@@ -79,7 +79,8 @@ pub struct Inputs {
     /// [`Inputs::take_missing_tables`]: for each, a process that maps it, the name of one of its
     /// threads, and an address in the mapping.
     missing_tables: HashMap<CodeFile, (Pid, ThreadName, u64)>,
-    follows: bool,
+    /// When user stacks are captured, if any process is followed.
+    pub capture: Option<UserStackCapture>,
     /// Counters that overflow.
     pub counters: Vec<CounterRequest>,
     self_test: TestState,
@@ -167,7 +168,7 @@ impl Inputs {
             recording: false,
             order: TimeOrder::default(),
             missing_tables: HashMap::new(),
-            follows: capture.is_some(),
+            capture,
             counters: counters.to_vec(),
             self_test: TestState::Planned(Expected {
                 phases: Phases::AT_START,
@@ -608,7 +609,7 @@ impl Inputs {
 
     /// Adds the events of the processes that run now.
     pub(super) fn snapshot(&mut self) {
-        for (time, event) in snapshot::processes(self.follows) {
+        for (time, event) in snapshot::processes(self.capture.is_some()) {
             self.order.push(time, event);
         }
     }

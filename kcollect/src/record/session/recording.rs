@@ -7,7 +7,6 @@
 use std::mem;
 use std::path::{Path, PathBuf};
 
-use bpf::UserStackCapture;
 use experiment_format::directory::{DirectoryState, ExperimentDir};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
@@ -36,8 +35,6 @@ pub(super) struct Recording<'a> {
     plan: &'a Plan,
     inputs: Inputs,
     dispatcher: Dispatcher,
-    /// When user stacks are captured, if any process is followed.
-    capture: Option<UserStackCapture>,
     experiment: CurrentExperiment,
     pause: PauseReasons,
     budget: Budget,
@@ -70,7 +67,6 @@ impl<'a> Recording<'a> {
         plan: &'a Plan,
         inputs: Inputs,
         dispatcher: Dispatcher,
-        capture: Option<UserStackCapture>,
         path: PathBuf,
         started_ns: Nanos,
         own: OwnStart,
@@ -79,7 +75,6 @@ impl<'a> Recording<'a> {
             plan,
             inputs,
             dispatcher,
-            capture,
             experiment: CurrentExperiment {
                 path,
                 start_ns: started_ns,
@@ -275,7 +270,7 @@ impl<'a> Recording<'a> {
             dir,
             (self.plan, &self.inputs.counters),
             (kernel, Some(self.dispatcher.router.founder.dir())),
-            (self.capture, Beginning { at_ns, threads }),
+            (self.inputs.capture, Beginning { at_ns, threads }),
             &mut detail,
         )
         .map_err(|error| {

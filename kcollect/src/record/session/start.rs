@@ -41,8 +41,6 @@ pub(super) struct Start<'a> {
     own: OwnStart,
     control: Control,
     kernel: KernelCode,
-    /// When user stacks are captured, if any process is followed.
-    capture: Option<UserStackCapture>,
     inputs: Inputs,
     /// The thread that starts the load, if there is a load.
     starter: Option<Starter>,
@@ -87,7 +85,6 @@ impl<'a> Start<'a> {
             own,
             control: Control::new(signals, service),
             kernel,
-            capture,
             inputs,
             starter,
         })
@@ -114,7 +111,7 @@ impl<'a> Start<'a> {
             dir,
             (plan, &self.inputs.counters),
             (self.kernel, None),
-            (self.capture, beginning),
+            (self.inputs.capture, beginning),
             |text| output.detail(text),
         )
         .map_err(|error| creation_failure(&error))?;
@@ -138,15 +135,7 @@ impl<'a> Start<'a> {
             }
         };
         self.control.ready(&path);
-        let recording = Recording::new(
-            plan,
-            self.inputs,
-            dispatcher,
-            self.capture,
-            path,
-            started_ns,
-            self.own,
-        );
+        let recording = Recording::new(plan, self.inputs, dispatcher, path, started_ns, self.own);
         Ok(Rounds::new(
             plan,
             recording,
