@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * `allocations [MILLISECONDS [sampled|churn|clear|later]]`: after a pause, which SIGUSR1 ends,
+ * `allocations [MILLISECONDS [sampled|churn|later]]`: after a pause, which SIGUSR1 ends,
  * functions that allocate blocks, each in another way, and free some. For each it prints
  * `memory NAME ALLOCATED LIVE COUNT`: the bytes that it allocated, those that are left, and in how
  * many blocks it allocated them. `sampled`: many blocks of two sizes, in four threads. `churn`:
  * blocks that are freed at once, as fast as possible for two seconds of CPU time, and
  * `pair NANOSECONDS`, the time that passes for each of them, and then a large one that stays.
- * `clear`: for two seconds a block now and then, which stays, and many calls of `free`. `later`:
- * `churn`, and after 12 seconds blocks that stay, one in a quarter of a millisecond.
+ * `later`: `churn`, and after 12 seconds blocks that stay, one in a quarter of a millisecond.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -23,7 +22,6 @@
 
 /* So that no call is left out by the compiler. */
 static void *volatile kept;
-static void *volatile nothing;
 
 static void require(int holds, const char *what)
 {
@@ -253,24 +251,6 @@ static PATH void later(void)
 	print("later", 4000000, 4000000, 4000);
 }
 
-/* In each tenth of a millisecond one block is allocated, and free is called twenty times. */
-static PATH void clear(void)
-{
-	double until = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + 2, next;
-	unsigned long count = 0;
-
-	for (; seconds_of(CLOCK_PROCESS_CPUTIME_ID) < until; count++) {
-		kept = malloc(600);
-		require(!!kept, "malloc");
-		for (int times = 0; times < 20; times++)
-			free(nothing);
-		next = seconds_of(CLOCK_MONOTONIC) + 1e-4;
-		while (seconds_of(CLOCK_MONOTONIC) < next)
-			;
-	}
-	print("clear", count * 600, count * 600, count);
-}
-
 static void end_pause(int number)
 {
 	(void)number;
@@ -291,12 +271,10 @@ int main(int count, char **arguments)
 		} else if (!strcmp(arguments[2], "churn")) {
 			churn();
 			hoard();
-		} else if (!strcmp(arguments[2], "later")) {
+		} else {
 			churn();
 			hoard();
 			later();
-		} else {
-			clear();
 		}
 		return 0;
 	}

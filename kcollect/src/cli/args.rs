@@ -186,8 +186,7 @@ pub(super) struct DataArgs {
     )]
     pub(super) heap: Option<String>,
     /// What the probes of -H on may take of a process, as a share of its own CPU time: 2% unless
-    /// something else is typed. If they take more, what the process frees is not recorded any more,
-    /// and if that is not enough, only how its memory grows, as its C library sees it. The
+    /// something else is typed. If they take more, the process is not probed for some time, and the
     /// experiment says so. off: any (the default with -H all)
     #[arg(long, value_name = "PERCENT|off", allow_hyphen_values = true)]
     pub(super) trace_budget: Option<String>,

@@ -176,7 +176,7 @@ impl Summary {
         let io_calls = plan.tracing.io.then(|| IoCallSummary::new(traced, totals));
         let user = dispatcher.user.as_ref();
         let probed = user.map(UserSpace::probed).unwrap_or_default();
-        let grows = plan.tracing.heap == HeapTracing::Growth || probed.growth_only > 0;
+        let grows = plan.tracing.heap == HeapTracing::Growth;
         let memory = grows.then(|| MemorySummary::new(traced, totals));
         let allocations = plan
             .tracing

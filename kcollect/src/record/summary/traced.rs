@@ -210,21 +210,11 @@ impl BlockSummary {
                 probes.slow_functions
             ));
         }
-        let reduced = [
-            (
-                probes.without_frees,
-                "what they freed was not recorded, until it was tried again",
-            ),
-            (
-                probes.growth_only,
-                "only the growth of their memory was recorded, until blocks were tried again",
-            ),
-            (probes.given_up, "nothing of their memory was recorded"),
-        ];
-        for (count, what) in reduced.into_iter().filter(|(count, _)| *count > 0) {
+        if probes.over_budget > 0 {
             lines.push(format!(
-                "  processes whose probes took more than --trace-budget, with their children: {count}; \
-                 after that {what}"
+                "  processes not probed for some time, since their probes, or their parent's, took more \
+                 than --trace-budget: {}; their blocks of that time are missing",
+                probes.over_budget
             ));
         }
         lines

@@ -194,16 +194,6 @@ impl UserSpace {
         if call.table == CallTable::IoUring && !call.more_follow() {
             self.stack_not_awaited(call);
         }
-        // It was probed until its blocks were recorded again.
-        if !self.traced.memory.is_empty() && self.allocators.records_blocks(pid) {
-            let name = call.header.name;
-            self.memory_ends(
-                router,
-                processes,
-                (pid, name.bytes()),
-                call.header.time_ns(),
-            );
-        }
     }
 
     /// Keeps the path of a file that is registered with `io_uring`.
@@ -228,8 +218,7 @@ impl UserSpace {
         }
     }
 
-    /// Records that the memory of a process is gone, or that its release will not be seen: the
-    /// process executed another program, or its blocks are recorded again.
+    /// Records that the memory of a process is gone: the process executed another program.
     pub fn memory_ends(
         &mut self,
         router: &mut Router,

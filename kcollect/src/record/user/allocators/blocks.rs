@@ -6,7 +6,6 @@ use experiment_format::units::Nanos;
 use user_collector::allocators::BlockChange;
 use user_collector::process::{ProcessInstance, ProcessTable, instance_of};
 
-use super::budget::TraceLevel;
 use crate::record::activity::{ThreadEvent, TypedHeader};
 use crate::record::route::Router;
 use crate::record::user::UserSpace;
@@ -25,10 +24,10 @@ impl UserSpace {
             return;
         }
         let instance = instance_of(processes, pid);
-        let level = self.allocators.level(pid);
+        let is_over_budget = self.allocators.is_over_budget(pid);
         let blocks = self.allocators.blocks.entry(pid).or_default();
         let mut changes = blocks.apply(record, sampling.mean_bytes);
-        if level > TraceLevel::Blocks {
+        if is_over_budget {
             changes.extend(self.allocators.end_blocks(pid, record.header.time_ns()));
         }
         for change in changes {

@@ -1,158 +1,93 @@
-//! How much the probes of allocators may take of the processes that are traced (`--trace-budget`).
+//! How much the probes of an allocator may take of a traced process (`--trace-budget`).
 //!
 //! Pure: what was used is an argument. A process has a reserve. The budget's share of its CPU time
 //! is added to it, and the time that its probes took is subtracted. When the reserve is used up,
-//! less is traced:
-//!
-//! 1. frees are no longer traced, if the rest keeps within the budget;
-//! 2. otherwise no blocks are traced, only what the process gets from the kernel;
-//! 3. if that is too much, nothing is traced, for good.
-//!
-//! After a while everything is tried again, less and less often: programs that allocate much at
-//! their start are calm later. Blocks allocated before that point are dropped: their frees were not
-//! observed.
-
-use std::fmt;
+//! the process is no longer probed. After a while it is probed again, less and less often: programs
+//! that allocate much at their start are calm later. Blocks allocated before that point are
+//! dropped: their frees were not observed.
 
 use bpf_abi::ProbeUse;
-use bpf_abi::layout::{AllocatorFunction, PROBE_CLASSES, PROBE_FREES};
+use bpf_abi::layout::PROBE_CLASSES;
 use experiment_format::units::Nanos;
 
 /// What a process may use at once, nanoseconds: a program allocates more when it starts than later.
 const MAX_RESERVE_NS: f64 = 20e6;
 
-/// The usual time between two checks of what the probes of a process took, and so the longest time
-/// until it is noticed that an idle program begins to allocate much.
-pub(super) const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
-/// The shortest time between two checks.
-const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
+/// The time between two checks of what the probes of a process took, and so the longest time until
+/// it is noticed that an idle program begins to allocate much.
+const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
+/// The same where the reserve falls.
+const URGENT_INTERVAL_NS: Nanos = Nanos::from_millis(100);
 
 /// The cost of a function's probe, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProbeCosts(pub(super) [f64; PROBE_CLASSES]);
 
 impl ProbeCosts {
-    /// Returns what the calls of classes took, nanoseconds.
-    fn of(&self, used: &ProbeUse, classes: impl Fn(usize) -> bool) -> f64 {
-        let calls = self.0.iter().zip(used.calls).enumerate();
-        calls
-            .filter(|(class, _)| classes(*class))
-            .map(|(_, (each, calls))| each * calls as f64)
-            .sum()
-    }
-
-    /// Returns what allocations took, nanoseconds. The return of a sampled one is a probe too.
-    fn of_allocations(&self, used: &ProbeUse) -> f64 {
-        let sampled = used.sampled as f64 * self.0[0] + used.sampled_ns as f64;
-        self.of(used, |class| class & PROBE_FREES == 0) + sampled
-    }
-
-    /// Returns what all probes took, nanoseconds.
-    fn of_all(&self, used: &ProbeUse) -> f64 {
-        self.of_allocations(used) + self.of(used, |class| class & PROBE_FREES != 0)
+    /// Returns what the probes took, nanoseconds. The return of a sampled call is a probe too.
+    fn of(&self, used: &ProbeUse) -> f64 {
+        let calls = self.0.iter().zip(used.calls);
+        let calls: f64 = calls.map(|(each, calls)| each * calls as f64).sum();
+        calls + used.sampled as f64 * self.0[0] + used.sampled_ns as f64
     }
 }
 
-/// How much is traced of a process's allocator; each level is less than the one before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum TraceLevel {
-    /// What is allocated and freed.
-    #[default]
-    Blocks,
-    /// What is allocated.
-    Allocations,
-    /// What the process gets from the kernel.
-    Growth,
-    /// Nothing.
-    Nothing,
-}
-
-impl TraceLevel {
-    /// Returns whether a function is probed.
-    pub(super) fn has(self, function: AllocatorFunction) -> bool {
-        match self {
-            TraceLevel::Blocks => !function.grows(),
-            TraceLevel::Allocations => {
-                use AllocatorFunction::{Free, SampledFree};
-                !function.grows() && !matches!(function, Free | SampledFree)
-            }
-            TraceLevel::Growth => function.grows(),
-            TraceLevel::Nothing => false,
-        }
-    }
-}
-
-/// What is traced from then on, as a part of a sentence.
-impl fmt::Display for TraceLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TraceLevel::Blocks => "its blocks are recorded",
-            TraceLevel::Allocations => {
-                "its allocations are recorded, and no more what it frees: no block counts as live"
-            }
-            TraceLevel::Growth => "only the growth of its memory is recorded",
-            TraceLevel::Nothing => "nothing of its memory is recorded",
-        })
-    }
-}
-
-/// How long tracing of a process is reduced: the first time, and at most.
+/// How long a process is not probed: the first time, and at most.
 const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
 const LONGEST_WAIT_NS: Nanos = Nanos::from_secs(600);
 
-/// A process with reduced tracing.
+/// A process whose probes exceeded the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reduced {
-    /// What is traced.
-    pub(super) level: TraceLevel,
-    /// The least that was.
-    pub(super) least: TraceLevel,
-    /// When everything is tried again.
-    again_ns: Nanos,
+pub(super) struct OverBudget {
+    /// When it is probed again. None: it is probed.
+    again_ns: Option<Nanos>,
     wait_ns: Nanos,
+    /// It was probed in this experiment before.
+    pub(super) was_probed: bool,
 }
 
-impl Reduced {
-    /// A process whose tracing is reduced from now on.
-    pub(super) fn to(level: TraceLevel, before: Option<&Reduced>, now_ns: Nanos) -> Reduced {
-        let wait_ns = match before {
-            None => FIRST_WAIT_NS,
-            // The last try failed.
-            Some(before) if before.level == TraceLevel::Blocks => {
-                Nanos(2 * before.wait_ns.0).min(LONGEST_WAIT_NS)
-            }
-            Some(before) => before.wait_ns,
-        };
-        Reduced {
-            level,
-            least: before.map_or(level, |before| before.least.max(level)),
-            again_ns: now_ns + wait_ns,
+impl OverBudget {
+    /// A process that is no longer probed from now on, and perhaps was not probed `before`.
+    pub(super) fn new(before: Option<&OverBudget>, now_ns: Nanos) -> OverBudget {
+        let wait_ns = before.map_or(FIRST_WAIT_NS, |before| {
+            Nanos(2 * before.wait_ns.0).min(LONGEST_WAIT_NS)
+        });
+        OverBudget {
+            again_ns: Some(now_ns + wait_ns),
             wait_ns,
+            was_probed: true,
         }
     }
 
-    /// Returns the process when everything is tried again.
-    pub(super) fn tried_again(self) -> Reduced {
-        Reduced {
-            level: TraceLevel::Blocks,
+    /// A child that such a process forks.
+    pub(super) fn child(self) -> OverBudget {
+        OverBudget {
+            was_probed: false,
             ..self
         }
     }
 
-    /// Whether it is time to try everything again.
-    pub(super) fn is_due(&self, now_ns: Nanos) -> bool {
-        matches!(self.level, TraceLevel::Allocations | TraceLevel::Growth)
-            && self.again_ns <= now_ns
+    /// The process when it is probed again.
+    pub(super) fn probed_again(self) -> OverBudget {
+        OverBudget {
+            again_ns: None,
+            ..self
+        }
     }
-}
 
-/// A budget that is used up.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct UsedUp {
-    /// What is traced from now on.
-    pub(super) level: TraceLevel,
-    /// What the probes took since the last check, as a share of the process's own CPU time.
-    pub(super) share: f64,
+    pub(super) fn is_unprobed(&self) -> bool {
+        self.again_ns.is_some()
+    }
+
+    /// Whether it is not probed, and was in this experiment.
+    pub(super) fn was_probed_before(&self) -> bool {
+        self.is_unprobed() && self.was_probed
+    }
+
+    /// Whether it is time to probe it again.
+    pub(super) fn is_due(&self, now_ns: Nanos) -> bool {
+        self.again_ns.is_some_and(|again_ns| again_ns <= now_ns)
+    }
 }
 
 /// The budget of one process.
@@ -161,10 +96,10 @@ pub(super) struct ProcessBudget {
     reserve_ns: f64,
     used: ProbeUse,
     cpu_ns: Nanos,
-    checked_ns: Nanos,
-    /// How long the reserve lasts from then on, at the rate until then; at most
-    /// [`CHECK_INTERVAL_NS`].
-    lasts_ns: Nanos,
+    /// When the next check is due.
+    pub(super) next_check_ns: Nanos,
+    /// The next check must not be late.
+    pub(super) is_urgent: bool,
 }
 
 impl ProcessBudget {
@@ -174,203 +109,129 @@ impl ProcessBudget {
             reserve_ns: MAX_RESERVE_NS,
             used: ProbeUse::default(),
             cpu_ns,
-            checked_ns: now_ns,
-            // That is not known yet.
-            lasts_ns: Nanos::ZERO,
+            next_check_ns: now_ns + URGENT_INTERVAL_NS,
+            is_urgent: true,
         }
     }
 
-    /// When the next check is due: before the reserve is used up, but not at once, and no later
-    /// than usual.
-    pub(super) fn next_check(&self) -> Nanos {
-        self.checked_ns + self.lasts_ns.max(SHORTEST_LOOK_NS)
-    }
-
-    /// Checks how much the probes of a process were used by now, and how much CPU time the process
-    /// has used. The probes may take `share` of the process's own part of that time. Returns
-    /// whether the budget is used up, at a level.
-    pub(super) fn look(
-        &mut self,
-        level: TraceLevel,
-        (share, costs): (f64, &ProbeCosts),
-        (used, cpu_ns, now_ns): (ProbeUse, Nanos, Nanos),
-    ) -> Option<UsedUp> {
-        let before_ns = self.reserve_ns;
-        let elapsed = now_ns.saturating_sub(std::mem::replace(&mut self.checked_ns, now_ns));
-        let since = used.since(self.used);
-        let passed = cpu_ns.saturating_sub(self.cpu_ns).0 as f64;
-        (self.used, self.cpu_ns) = (used, cpu_ns);
-        let taken = costs.of_all(&since);
-        let own = (passed - taken).max(0.0);
-        self.reserve_ns = (self.reserve_ns + share * own - taken).min(MAX_RESERVE_NS);
-        let lost_ns = before_ns - self.reserve_ns;
-        self.lasts_ns = if lost_ns > 0.0 {
-            CHECK_INTERVAL_NS.min(Nanos((self.reserve_ns / lost_ns * elapsed.0 as f64) as u64))
+    /// Plans the next check.
+    pub(super) fn plan_check(&mut self, now_ns: Nanos, is_urgent: bool) {
+        let interval = if is_urgent {
+            URGENT_INTERVAL_NS
         } else {
             CHECK_INTERVAL_NS
         };
-        if self.reserve_ns >= 0.0 {
-            return None;
-        }
-        let within = costs.of_allocations(&since) <= share * own;
-        let next = match level {
-            TraceLevel::Blocks if within => TraceLevel::Allocations,
-            TraceLevel::Blocks | TraceLevel::Allocations => TraceLevel::Growth,
-            TraceLevel::Growth | TraceLevel::Nothing => TraceLevel::Nothing,
-        };
-        Some(UsedUp {
-            level: next,
-            share: taken / own.max(1.0),
-        })
+        (self.next_check_ns, self.is_urgent) = (now_ns + interval, is_urgent);
+    }
+
+    /// Checks how much the probes of a process were used by now, and how much CPU time the process
+    /// has used. The probes may take `share` of the process's own part of that time. If the budget
+    /// is used up, returns what they took since the last check, as a share of that part.
+    pub(super) fn check(
+        &mut self,
+        (share, costs): (f64, &ProbeCosts),
+        (used, cpu_ns, now_ns): (ProbeUse, Nanos, Nanos),
+    ) -> Option<f64> {
+        let taken = costs.of(&used.since(self.used));
+        let passed = cpu_ns.saturating_sub(self.cpu_ns).0 as f64;
+        (self.used, self.cpu_ns) = (used, cpu_ns);
+        let own = (passed - taken).max(0.0);
+        let change = share * own - taken;
+        self.reserve_ns = (self.reserve_ns + change).min(MAX_RESERVE_NS);
+        self.plan_check(now_ns, change < 0.0);
+        (self.reserve_ns < 0.0).then(|| taken / own.max(1.0))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bpf_abi::layout::PROBE_FREES;
+
     use super::*;
 
     /// An allocation takes 600 ns, a free 400.
     const COSTS: ProbeCosts = ProbeCosts([600.0, 400.0, 20_000.0, 20_000.0]);
 
     /// Checks a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
-    /// is how many thousand blocks it allocates and frees in that time, `a` how many it only
-    /// allocates. Returns what is traced after each check: Blocks, Allocations, Growth.
+    /// is how many thousand blocks it allocates and frees in that time. Returns whether it is
+    /// probed after each check: `p` or `-`.
     fn drawing(thousands: &str) -> String {
         let mut budget = ProcessBudget::new(Nanos::from_millis(7), Nanos::ZERO);
         let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
-        let mut level = TraceLevel::Blocks;
-        let mut drawn = String::new();
-        let mut digits = thousands.chars().peekable();
-        while let Some(digit) = digits.next() {
+        let mut is_over = false;
+        let check = |digit: char| {
             let blocks = u64::from(digit.to_digit(10).unwrap()) * 1000;
-            let frees = digits.next_if_eq(&'a').is_none();
-            if level < TraceLevel::Growth {
-                used.calls[0] += blocks;
-            }
-            if level == TraceLevel::Blocks && frees {
-                used.calls[PROBE_FREES] += blocks;
-            }
+            used.calls[0] += blocks;
+            used.calls[PROBE_FREES] += blocks;
             cpu_ns += Nanos::from_millis(100);
-            if let Some(over) = budget.look(level, (0.02, &COSTS), (used, cpu_ns, cpu_ns)) {
-                assert!(over.level > level, "{over:?}");
-                level = over.level;
-                budget = ProcessBudget::new(cpu_ns, cpu_ns);
-                used = ProbeUse::default();
-            }
-            drawn.push(['B', 'A', 'G'][level as usize]);
-        }
-        drawn
+            is_over |= budget.check((0.02, &COSTS), (used, cpu_ns, cpu_ns)).is_some();
+            if is_over { '-' } else { 'p' }
+        };
+        thousands.chars().map(check).collect()
     }
 
-    /// Returns after how many seconds everything is tried again, if a process is reduced to levels
-    /// one after the other: Allocations, Growth; B is a try.
-    fn waits(levels: &str) -> Vec<u64> {
+    #[test]
+    fn attempts_become_rarer() {
         let now_ns = Nanos::from_secs(1000);
-        let mut process: Option<Reduced> = None;
+        let mut process: Option<OverBudget> = None;
         let mut waits = Vec::new();
-        for level in levels.chars() {
-            let level = match level {
-                'A' => TraceLevel::Allocations,
-                'G' => TraceLevel::Growth,
-                _ => {
-                    process = process.map(Reduced::tried_again);
-                    continue;
-                }
-            };
-            let reduced = Reduced::to(level, process.as_ref(), now_ns);
-            let wait_ns = reduced.again_ns.saturating_sub(now_ns);
-            assert!(!reduced.is_due(reduced.again_ns.saturating_sub(Nanos(1))));
-            assert!(reduced.is_due(reduced.again_ns));
-            waits.push(wait_ns.0 / Nanos::from_secs(1).0);
-            process = Some(reduced);
+        for _ in 0..9 {
+            let over = OverBudget::new(process.as_ref(), now_ns);
+            let again_ns = over.again_ns.unwrap();
+            assert!(!over.is_due(again_ns.saturating_sub(Nanos(1))) && over.is_due(again_ns));
+            waits.push(again_ns.saturating_sub(now_ns).0 / Nanos::from_secs(1).0);
+            let again = over.probed_again();
+            assert!(!again.is_due(Nanos::MAX) && !again.is_unprobed());
+            process = Some(again);
         }
-        waits
-    }
-
-    #[test]
-    fn tries_are_ever_more_seldom() {
-        assert_eq!(waits("AGBG"), [10, 10, 20]);
-        let long = waits(&"GB".repeat(9));
-        assert_eq!(long, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
-    }
-
-    #[test]
-    fn smallest_level_is_kept_and_nothing_is_final() {
-        let growth = Reduced::to(TraceLevel::Growth, None, Nanos::ZERO);
-        let again = growth.tried_again();
-        assert!(!again.is_due(Nanos::MAX));
-        let later = Reduced::to(TraceLevel::Allocations, Some(&again), Nanos::ZERO);
-        assert_eq!(later.least, TraceLevel::Growth);
-        let nothing = Reduced::to(TraceLevel::Nothing, Some(&later), Nanos::ZERO);
-        assert!(!nothing.is_due(Nanos::MAX) && nothing.least == TraceLevel::Nothing);
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
     }
 
     #[test]
     fn a_reserve_is_used_up() {
         // 2 ms of 100 are allowed: 1,960 blocks of 1 µs.
-        assert_eq!(drawing("1111111111"), "BBBBBBBBBB");
-        // 3 ms of 97 are 1.06 ms more than allowed. Allocations alone are 1.8 ms, which is allowed.
-        assert_eq!(
-            drawing(&"3".repeat(22)),
-            format!("{}AAAA", "B".repeat(18)),
-            "the reserve of 20 ms"
-        );
-        // Allocations alone are too much, too.
-        assert_eq!(drawing("9999999"), "BBGGGGG");
-        assert_eq!(drawing("9a9a9a9a9a9a9a9a"), "BBBBBGGG");
+        assert_eq!(drawing("1111111111"), "pppppppppp");
+        // 3 ms of 97 are 1.06 ms more than allowed, of the reserve of 20 ms.
+        let slowly = format!("{}----", "p".repeat(18));
+        assert_eq!(drawing(&"3".repeat(22)), slowly);
+        assert_eq!(drawing("9999"), "pp--");
     }
 
     #[test]
     fn a_start_may_take_more() {
-        assert_eq!(drawing("900000000000"), "BBBBBBBBBBBB");
+        assert_eq!(drawing("900000000000"), "pppppppppppp");
         // And later again, once the reserve is there.
         let again = format!("9{}9{}", "0".repeat(8), "0".repeat(8));
-        assert_eq!(drawing(&again), "B".repeat(18));
+        assert_eq!(drawing(&again), "p".repeat(18));
     }
 
-    /// When the next check is due, in milliseconds, after checks at these times. With each, how
-    /// many thousand blocks a process on a CPU has allocated since the previous check.
-    fn looks(looks: &[(u64, u64)]) -> Vec<u64> {
+    #[test]
+    fn a_falling_reserve_is_checked_soon() {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();
-        let next = |(at_ms, thousands): &(u64, u64)| {
+        let next_ms = |(at_ms, thousands): (u64, u64)| {
             used.calls[0] += 1000 * thousands;
-            let now_ns = Nanos::from_millis(*at_ms);
-            budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, now_ns, now_ns));
-            budget.next_check().0 / 1_000_000
+            let now_ns = Nanos::from_millis(at_ms);
+            budget.check((0.02, &COSTS), (used, now_ns, now_ns));
+            budget.next_check_ns.0 / 1_000_000
         };
-        looks.iter().map(next).collect()
+        // Nothing is allocated, then less than 2 %, then more, then again nothing.
+        let checks = [(100, 0), (1100, 20), (2100, 40), (2200, 0)];
+        assert_eq!(checks.map(next_ms), [1100, 2100, 2200, 3200]);
     }
 
     #[test]
-    fn a_look_comes_before_the_reserve_is_used_up() {
-        // Nothing is allocated, or less than 2 %.
-        assert_eq!(looks(&[(100, 0), (1100, 20)]), [1100, 2100]);
-        // 12 ms of 100, of which 1.76 were allowed: 9.76 are left.
-        assert_eq!(looks(&[(100, 20)]), [200]);
-        // 6 ms of 100, of which 1.88 were allowed: 15.88 last for 385 more.
-        assert_eq!(looks(&[(100, 10)]), [485]);
-        // More than there is.
-        assert_eq!(looks(&[(100, 90)]), [200]);
-    }
-
-    #[test]
-    fn what_is_sampled_counts() {
+    fn samples_count() {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let used = ProbeUse {
             sampled: 1000,
             sampled_ns: 30_000_000,
             ..ProbeUse::default()
         };
-        let look = budget.look(
-            TraceLevel::Blocks,
-            (0.02, &COSTS),
-            (used, Nanos::from_millis(100), Nanos::from_millis(100)),
-        );
-        let over = look.unwrap();
-        assert_eq!(over.level, TraceLevel::Growth);
+        let now_ns = Nanos::from_millis(100);
+        let share = budget.check((0.02, &COSTS), (used, now_ns, now_ns)).unwrap();
         // 0.6 ms of returns and 30 of programs, of 69.4 ms.
-        assert!((over.share - 30.6 / 69.4).abs() < 1e-9, "{over:?}");
+        assert!((share - 30.6 / 69.4).abs() < 1e-9, "{share}");
     }
 
     #[test]
@@ -378,8 +239,8 @@ mod tests {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();
         used.calls[2 | PROBE_FREES] = 1200;
-        let cpu_ns = Nanos::from_millis(100);
-        let look = budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, cpu_ns, cpu_ns));
-        assert_eq!(look.unwrap().level, TraceLevel::Allocations);
+        let now_ns = Nanos::from_millis(100);
+        let over = budget.check((0.02, &COSTS), (used, now_ns, now_ns));
+        assert!(over.is_some());
     }
 }

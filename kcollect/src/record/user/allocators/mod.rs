@@ -6,8 +6,8 @@
 //! when the process executes another program: the kernel has them wherever the process maps the
 //! file. If an allocator samples blocks itself, its USDTs are probed instead of functions.
 //!
-//! If probes have a [budget], less is traced of a process whose probes take more, and of the
-//! children that it then forks, until everything is tried again.
+//! If probes have a [budget], a process whose probes take more is not probed for some time, and
+//! neither are the children that it then forks.
 
 mod blocks;
 mod budget;
@@ -34,7 +34,7 @@ use user_collector::objects::{Backing, ObjectId};
 use user_collector::process::ProcessTable;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
-use self::budget::{ProbeCosts, Reduced, TraceLevel};
+use self::budget::{OverBudget, ProbeCosts};
 use self::go::GoHeaps;
 use self::probes::{AllocatorFile, KnownOperands, ProbeUses, ProbedAllocators};
 use super::UserSpace;
@@ -69,13 +69,9 @@ pub struct ProbeCounts {
     pub go_profiles: u64,
     /// Go programs without a profile that can be read: most of these never ask for it.
     pub go_without: u64,
-    /// Processes whose frees were not recorded for some time: their probes took more than the
-    /// budget (`--trace-budget`).
-    pub without_frees: u64,
-    /// Likewise, processes of which only the growth of their memory was recorded for some time.
-    pub growth_only: u64,
-    /// Likewise, processes whose memory was no longer recorded at all.
-    pub given_up: u64,
+    /// How often a process was not probed for some time, since its probes, or its parent's, took
+    /// more than the budget (`--trace-budget`).
+    pub over_budget: u64,
 }
 
 /// The allocators of the processes that are traced.
@@ -91,10 +87,10 @@ pub(super) struct TracedAllocators {
     operands: KnownOperands,
     /// What a probe takes, once one was needed.
     costs: Option<ProbeCosts>,
-    /// When the next check of a process is due that must not be late.
-    urgent_look_ns: Option<Nanos>,
     /// Processes that exceeded the budget, and their children.
-    reduced: HashMap<Pid, Reduced>,
+    over_budget: HashMap<Pid, OverBudget>,
+    /// How often these were not probed.
+    over_budget_count: u64,
     /// Processes that have to be looked at.
     due: BTreeSet<Pid>,
     blocks: HashMap<Pid, Blocks>,
@@ -111,8 +107,6 @@ pub(super) struct TracedAllocators {
     previously_sampling: u64,
     /// Processes that exited without.
     never_probed: u64,
-    /// How many processes reached each level, by the least that was traced of them.
-    by_level: HashMap<TraceLevel, u64>,
     warnings: Vec<String>,
 }
 
@@ -126,31 +120,23 @@ impl TracedAllocators {
 
     /// Records that `parent` forked `pid`.
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
-        if let Some(reduced) = self.reduced.get(&parent).copied()
-            && reduced.level > TraceLevel::Blocks
+        if let Some(over_budget) = self.over_budget.get(&parent).copied()
+            && over_budget.is_unprobed()
         {
-            self.reduce_to(pid, reduced);
+            self.set_over_budget(pid, over_budget.child());
         }
         self.changed(pid);
     }
 
-    fn reduce_to(&mut self, pid: Pid, reduced: Reduced) {
-        let before = self.reduced.insert(pid, reduced);
-        if let Some(before) = before {
-            let count = self.by_level.entry(before.least);
-            count.and_modify(|count| *count -= 1);
-        }
-        *self.by_level.entry(reduced.least).or_default() += 1;
+    fn set_over_budget(&mut self, pid: Pid, over_budget: OverBudget) {
+        self.over_budget.insert(pid, over_budget);
+        self.over_budget_count += 1;
     }
 
-    fn level(&self, pid: Pid) -> TraceLevel {
-        let reduced = self.reduced.get(&pid);
-        reduced.map(|reduced| reduced.level).unwrap_or_default()
-    }
-
-    /// Returns whether blocks of a process are recorded, and not how its memory grows.
-    pub(super) fn records_blocks(&self, pid: Pid) -> bool {
-        self.sampling.is_some() && self.level(pid) < TraceLevel::Growth
+    /// Returns whether a process is not probed, since its probes exceeded the budget.
+    fn is_over_budget(&self, pid: Pid) -> bool {
+        let over_budget = self.over_budget.get(&pid);
+        over_budget.is_some_and(OverBudget::is_unprobed)
     }
 
     /// Records that a process is new, or maps another file.
@@ -172,21 +158,22 @@ impl TracedAllocators {
     pub(super) fn on_rotation(&mut self) {
         (self.previously_probed, self.never_probed) = (0, 0);
         self.previously_sampling = 0;
-        self.by_level.clear();
         self.go.on_rotation();
-        for reduced in self.reduced.values_mut() {
-            reduced.least = reduced.level;
-            *self.by_level.entry(reduced.least).or_default() += 1;
+        self.over_budget_count = 0;
+        for process in self.over_budget.values_mut() {
+            process.was_probed = false;
+            self.over_budget_count += u64::from(process.is_unprobed());
         }
     }
 
     /// Drops a process that exited.
     pub(super) fn exited(&mut self, pid: Pid) {
         self.due.remove(&pid);
-        self.reduced.remove(&pid);
+        let over_budget = self.over_budget.remove(&pid);
+        let was_probed = over_budget.is_some_and(|process| process.was_probed_before());
         self.go.ended(pid, Nanos::ZERO);
         self.never_probed += u64::from(self.unprobed.remove(&pid));
-        self.previously_probed += u64::from(self.take_out(pid));
+        self.previously_probed += u64::from(self.take_out(pid) || was_probed);
         if let Some(blocks) = self.blocks.remove(&pid) {
             self.ended.push((pid, blocks));
         }
@@ -223,23 +210,23 @@ impl TracedAllocators {
     }
 
     fn counts(&self) -> ProbeCounts {
-        let reduced = |level| self.by_level.get(&level).copied().unwrap_or_default();
         let used = self.files.values().flatten().filter(|file| file.used);
         let slow = used
             .flat_map(|file| &file.allocator.functions)
             .filter(|found| !found.emulated && !found.function.grows());
         let (go_profiles, go_without) = self.go.counts();
         let sampling = self.probed.values().filter(|process| process.samples());
+        let over_budget = self.over_budget.values();
+        let probed_before = over_budget.filter(|process| process.was_probed_before());
+        let probed = self.probed.len() + probed_before.count();
         ProbeCounts {
             go_profiles,
             go_without,
-            probed_processes: self.previously_probed + self.probed.len() as u64,
+            probed_processes: self.previously_probed + probed as u64,
             sampling_processes: self.previously_sampling + sampling.count() as u64,
             unprobed_processes: self.never_probed + self.unprobed.len() as u64,
             slow_functions: slow.count() as u64,
-            without_frees: reduced(TraceLevel::Allocations),
-            growth_only: reduced(TraceLevel::Growth),
-            given_up: reduced(TraceLevel::Nothing),
+            over_budget: self.over_budget_count,
         }
     }
 }

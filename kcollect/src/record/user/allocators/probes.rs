@@ -23,7 +23,7 @@ use user_collector::process::thread_with_memory;
 use user_collector::space::Mapping;
 
 use super::TracedAllocators;
-use super::budget::{ProcessBudget, TraceLevel};
+use super::budget::ProcessBudget;
 
 /// Max files with an allocator that are kept open.
 const MAX_FILES: usize = 64;
@@ -44,11 +44,6 @@ impl Default for ProbeUses {
 pub(super) struct ProbedAllocators {
     pub(super) use_index: u32,
     pub(super) budget: ProcessBudget,
-    pub(super) next_check_ns: Nanos,
-    /// The next check must not be late.
-    pub(super) is_urgent: bool,
-    /// The files that it maps.
-    pub(super) mapped: BTreeSet<ObjectId>,
     files: Vec<ProbedFile>,
 }
 
@@ -184,17 +179,13 @@ impl TracedAllocators {
 
     /// Probes the allocators of a process that maps these files, as far as that is not done.
     pub(super) fn probe(&mut self, programs: &Programs, pid: Pid, mapped: &BTreeSet<ObjectId>) {
-        let level = self.level(pid);
-        if level == TraceLevel::Nothing {
+        if self.is_over_budget(pid) {
             return;
         }
-        let wanted = self.wanted(level, mapped);
+        let wanted = self.wanted(mapped);
         let any = wanted.iter().any(WantedFile::has_any);
         if any || self.probed.contains_key(&pid) {
-            self.attach(programs, (pid, level), wanted);
-            if let Some(process) = self.probed.get_mut(&pid) {
-                process.mapped.clone_from(mapped);
-            }
+            self.attach(programs, pid, wanted);
         } else if !self.go.has(pid) && cpu_time(pid).is_some() {
             self.unprobed.insert(pid);
         }
@@ -209,15 +200,8 @@ impl TracedAllocators {
         }
     }
 
-    /// Returns whether a process with probes maps a function that is probed at a level.
-    pub(super) fn can_probe(&self, pid: Pid, level: TraceLevel) -> bool {
-        let mapped = self.probed.get(&pid).map(|process| &process.mapped);
-        let wanted = mapped.map(|mapped| self.wanted(level, mapped));
-        wanted.is_some_and(|files| files.iter().any(WantedFile::has_any))
-    }
-
     /// Returns the functions to probe of the files that a process maps.
-    fn wanted(&self, level: TraceLevel, mapped: &BTreeSet<ObjectId>) -> Vec<WantedFile> {
+    fn wanted(&self, mapped: &BTreeSet<ObjectId>) -> Vec<WantedFile> {
         let file = |id: &ObjectId| Some((*id, &self.files.get(id)?.as_ref()?.allocator));
         let allocators: Vec<_> = mapped.iter().filter_map(file).collect();
         let replaced = allocators
@@ -227,24 +211,21 @@ impl TracedAllocators {
         let all = self
             .sampling
             .is_some_and(|sampling| sampling.mean_bytes == 0);
-        let samples = !all
-            && level < TraceLevel::Growth
-            && allocators.iter().any(|(_, allocator)| allocator.samples());
+        let samples = !all && allocators.iter().any(|(_, allocator)| allocator.samples());
         let wanted = |(id, allocator): (ObjectId, &Allocator)| {
             if samples {
-                let usdts = allocator.usdts.iter().copied();
                 return WantedFile {
                     id,
                     set: ProbeSet::Samples,
                     probes: Vec::new(),
-                    usdts: usdts.filter(|usdt| level.has(usdt.function)).collect(),
+                    usdts: allocator.usdts.clone(),
                 };
             }
             let plain = !(replaced && allocator.is_c_library);
             let functions = allocator.functions.iter();
             let probes = functions
-                .filter(|found| plain || !found.plain || level == TraceLevel::Growth)
-                .filter(|found| level.has(found.function))
+                .filter(|found| plain || !found.plain)
+                .filter(|found| !found.function.grows())
                 .map(|found| AllocatorProbe {
                     offset: found.offset,
                     function: found.function,
@@ -266,12 +247,7 @@ impl TracedAllocators {
     }
 
     /// Sets the probes of a process that are wanted and not set yet.
-    fn attach(
-        &mut self,
-        programs: &Programs,
-        (pid, level): (Pid, TraceLevel),
-        wanted: Vec<WantedFile>,
-    ) {
+    fn attach(&mut self, programs: &Programs, pid: Pid, wanted: Vec<WantedFile>) {
         if !self.open(programs, pid) {
             return;
         }
@@ -284,7 +260,7 @@ impl TracedAllocators {
             pid: pid.0,
             thread: thread_with_memory(proc, pid, Tid(pid.0)).0,
             use_index: process.use_index,
-            frees: level == TraceLevel::Blocks,
+            frees: true,
         };
         let by_any_thread = programs.finds_processes_by_any_thread();
         let can_be_found = by_any_thread || target.thread == pid.0;
@@ -380,20 +356,11 @@ impl TracedAllocators {
         if let Err(error) = programs.open_probe_use(use_index) {
             self.warnings.push(format!("allocations: {error}"));
         }
-        let budget = ProcessBudget::new(cpu_ns, machine::now());
-        let next_check_ns = budget.next_check();
         let process = ProbedAllocators {
             use_index,
-            budget,
-            next_check_ns,
-            is_urgent: true,
-            mapped: BTreeSet::new(),
+            budget: ProcessBudget::new(cpu_ns, machine::now()),
             files: Vec::new(),
         };
-        if self.costs.is_some() {
-            let urgent_ns = self.urgent_look_ns.unwrap_or(next_check_ns);
-            self.urgent_look_ns = Some(urgent_ns.min(next_check_ns));
-        }
         self.probed.insert(pid, process);
         true
     }

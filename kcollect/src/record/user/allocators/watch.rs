@@ -1,4 +1,4 @@
-//! Watches what probes take, and traces less of a process in which they take too much.
+//! Watches what probes take, and removes them from a process in which they take too much.
 
 use bpf::Programs;
 use experiment_format::ids::Pid;
@@ -8,7 +8,7 @@ use host::machine;
 use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
-use super::budget::{CHECK_INTERVAL_NS, ProbeCosts, Reduced, TraceLevel, UsedUp};
+use super::budget::{OverBudget, ProbeCosts};
 use super::costs;
 use super::probes::{ProbedAllocators, cpu_time};
 use crate::record::route::Router;
@@ -39,80 +39,54 @@ impl TracedAllocators {
         }
     }
 
-    /// Checks the probes of the processes whose check is due. Returns the processes whose budget is
-    /// used up.
-    fn look(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, UsedUp)> {
+    /// Checks the probes of the processes whose check is due. Returns those whose budget is used up,
+    /// with what their probes took, as a share of their own CPU time.
+    fn check(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, f64)> {
         let budget = self.sampling.and_then(|sampling| sampling.budget);
         let (Some(share), Some(costs)) = (budget, self.costs) else {
             return Vec::new();
         };
-        let reduced = &self.reduced;
         let due = self
             .probed
             .iter_mut()
-            .filter(|(_, process)| process.next_check_ns <= now_ns);
-        let look = |(pid, process): (&Pid, &mut ProbedAllocators)| {
-            (process.next_check_ns, process.is_urgent) = (now_ns + CHECK_INTERVAL_NS, false);
-            let level = reduced.get(pid).map(|reduced| reduced.level);
-            let level = level.unwrap_or_default();
+            .filter(|(_, process)| process.budget.next_check_ns <= now_ns);
+        let check = |(pid, process): (&Pid, &mut ProbedAllocators)| {
+            process.budget.plan_check(now_ns, false);
             let used = programs.probe_use(process.use_index).ok()?;
             let found = (used, cpu_time(*pid)?, now_ns);
-            let used_up = process.budget.look(level, (share, &costs), found);
-            process.next_check_ns = process.budget.next_check();
-            process.is_urgent = process.next_check_ns < now_ns + CHECK_INTERVAL_NS;
-            Some((*pid, used_up?))
+            Some((*pid, process.budget.check((share, &costs), found)?))
         };
-        let used_up = due.filter_map(look).collect();
-        // The others are checked when there is something else to do.
-        let urgent = self.probed.values().filter(|process| process.is_urgent);
-        self.urgent_look_ns = urgent.map(|process| process.next_check_ns).min();
-        used_up
+        due.filter_map(check).collect()
     }
 
-    /// Traces less of a process. Returns what is traced: nothing, if it has no function of `level`.
-    fn reduce(
-        &mut self,
-        programs: &Programs,
-        (pid, level): (Pid, TraceLevel),
-        now_ns: Nanos,
-    ) -> TraceLevel {
-        let level = if self.can_probe(pid, level) {
-            level
-        } else {
-            TraceLevel::Nothing
-        };
-        self.previously_probed += u64::from(level == TraceLevel::Nothing);
-        let reduced = Reduced::to(level, self.reduced.get(&pid), now_ns);
-        self.exchange(programs, pid, reduced);
-        level
-    }
-
-    /// Traces everything again of the processes whose wait is over. Returns these processes.
-    fn try_again(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<Pid> {
-        let reduced = self.reduced.iter();
-        let due = reduced.filter(|(_, reduced)| reduced.is_due(now_ns));
-        let due: Vec<_> = due.map(|(pid, reduced)| (*pid, *reduced)).collect();
-        for (pid, reduced) in &due {
-            self.exchange(programs, *pid, reduced.tried_again());
-        }
-        due.into_iter().map(|(pid, _)| pid).collect()
-    }
-
-    /// Removes a process's probes and attaches the probes of another level.
-    fn exchange(&mut self, programs: &Programs, pid: Pid, reduced: Reduced) {
+    /// Stops probing a process. Its probes do nothing from now on; removing them takes longer.
+    fn stop(&mut self, programs: &Programs, pid: Pid, now_ns: Nanos) {
         if let Some(process) = self.probed.get(&pid)
             && let Err(error) = programs.close_probe_use(process.use_index)
         {
             self.warnings.push(format!("allocations: {error}"));
         }
         self.take_out(pid);
-        self.reduce_to(pid, reduced);
-        self.changed(pid);
+        let over_budget = OverBudget::new(self.over_budget.get(&pid), now_ns);
+        self.set_over_budget(pid, over_budget);
+    }
+
+    /// Returns the processes whose wait is over. They are probed again.
+    fn try_again(&mut self, now_ns: Nanos) -> Vec<Pid> {
+        let mut due = Vec::new();
+        for (pid, process) in &mut self.over_budget {
+            if process.is_due(now_ns) {
+                *process = process.probed_again();
+                self.due.insert(*pid);
+                due.push(*pid);
+            }
+        }
+        due
     }
 }
 
 impl UserSpace {
-    /// Traces less of the processes whose probes have used up their budget, and everything again
+    /// Stops probing the processes whose probes have used up their budget, and probes them again
     /// once their time has come. The blocks allocated before are dropped: their frees will not be
     /// observed.
     pub fn keep_trace_budget(
@@ -122,24 +96,24 @@ impl UserSpace {
         programs: &Programs,
     ) {
         let now_ns = machine::now();
-        let name_of = |pid| processes.get(pid)?.name.as_deref();
-        for (pid, UsedUp { level, share }) in self.allocators.look(programs, now_ns) {
-            let level = self.allocators.reduce(programs, (pid, level), now_ns);
-            let name = name_of(pid).unwrap_or_default();
-            self.blocks_end(router, processes, (pid, name), now_ns);
+        let name_of = |pid| {
+            let name = processes.get(pid).and_then(|process| process.name.as_deref());
+            name.unwrap_or_default()
+        };
+        for (pid, share) in self.allocators.check(programs, now_ns) {
+            self.allocators.stop(programs, pid, now_ns);
+            self.blocks_end(router, processes, (pid, name_of(pid)), now_ns);
             self.allocators.warnings.push(format!(
                 "allocations: the probes in {} (process {pid}) took {:.1} % of its own CPU time; from \
-                 here on {level} (--trace-budget)",
-                printable(name),
+                 here on nothing of its memory is recorded (--trace-budget)",
+                printable(name_of(pid)),
                 100.0 * share
             ));
         }
-        for pid in self.allocators.try_again(programs, now_ns) {
-            let name = name_of(pid).unwrap_or_default();
-            self.memory_ends(router, processes, (pid, name), now_ns);
+        for pid in self.allocators.try_again(now_ns) {
             self.allocators.warnings.push(format!(
                 "allocations: the blocks of {} (process {pid}) are recorded again",
-                printable(name)
+                printable(name_of(pid))
             ));
         }
     }
@@ -147,6 +121,10 @@ impl UserSpace {
     /// Returns when [`UserSpace::keep_trace_budget`] has to be called at the latest.
     #[must_use]
     pub fn next_budget_look(&self) -> Option<Nanos> {
-        self.allocators.urgent_look_ns
+        self.allocators.sampling?.budget?;
+        // The others are checked when there is something else to do.
+        let budgets = self.allocators.probed.values();
+        let urgent = budgets.filter(|process| process.budget.is_urgent);
+        urgent.map(|process| process.budget.next_check_ns).min()
     }
 }
