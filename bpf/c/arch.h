@@ -148,11 +148,6 @@ static __always_inline __u64 third_argument(const struct pt_regs *regs)
 	return regs->dx;
 }
 
-static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
-{
-	return regs->cx;
-}
-
 static __always_inline __u64 return_value(const struct pt_regs *regs)
 {
 	return regs->ax;
@@ -276,11 +271,6 @@ static __always_inline __u64 second_argument(const struct pt_regs *regs)
 static __always_inline __u64 third_argument(const struct pt_regs *regs)
 {
 	return regs->regs[2];
-}
-
-static __always_inline __u64 fourth_argument(const struct pt_regs *regs)
-{
-	return regs->regs[3];
 }
 
 static __always_inline __u64 return_value(const struct pt_regs *regs)

@@ -13,8 +13,7 @@
  * all returns are, and the stack pointer tells which of them count.
  *
  * Calls are counted for each process, so that user space knows what its probes cost. If they cost
- * too much, the probes of freeing functions are removed first, and then the probes of allocating
- * functions: functions that get memory from the kernel are probed instead.
+ * too much, they are removed.
  *
  * An allocator that samples blocks itself says so by USDTs, which are probed in place of functions:
  * they are reached for these blocks alone.
@@ -86,13 +85,7 @@ struct allocating_thread {
 	__u64 old_address; /* the sampled block that it reallocates, or 0 */
 	__u64 put_at;	   /* where it puts the address; 0: it returns that */
 	__u32 user_return; /* the number of its user stack */
-	__u16 sampled;
-	__u16 kept; /* the block is looked up when it is freed */
-	/* Of FUNCTION_GROWTH and FUNCTION_BREAK, which are awaited too: which one, otherwise 0, its
-	 * system call and its arguments. */
-	__u32 growth;
-	__u32 system_call;
-	__u64 arguments[IO_ARGUMENTS];
+	__u32 sampled;
 };
 
 struct {
@@ -105,7 +98,7 @@ struct {
 /* A call of an allocator's function. */
 struct call {
 	__u64 function; /* enum allocator_function */
-	__u64 block;	/* that it frees or reallocates, or 0; 0 too if no free is probed */
+	__u64 block;	/* that it frees or reallocates, or 0 */
 	__u64 bytes;	/* that it asks for */
 	__u64 put_at;
 };
@@ -148,8 +141,6 @@ static __always_inline struct call read_call(const struct pt_regs *regs, __u64 c
 		call.block = first;
 		break;
 	}
-	if (cookie & PROBE_WITHOUT_FREES)
-		call.block = 0;
 	return call;
 }
 
@@ -328,59 +319,6 @@ static __always_inline bool ring_has_space(void)
 	return false;
 }
 
-/* A function is called that changes the memory of the process. Returns whether its return is
- * awaited. */
-static __always_inline bool enter_growth(const struct pt_regs *regs, struct task_struct *task,
-					 __u64 cookie, __u64 now_ns)
-{
-	struct allocating_thread *thread;
-	__u32 function = cookie & PROBE_FUNCTION_MASK;
-
-	/* brk(0) only asks. */
-	if (!recording || (function == FUNCTION_BREAK && !first_argument(regs)) ||
-	    !ring_has_space())
-		return false;
-	thread = bpf_task_storage_get(&kc_allocating, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!thread) {
-		count_lost(bpf_get_smp_processor_id());
-		return false;
-	}
-	thread->user_return = send_allocation_stack(task, thread);
-	thread->entered_ns = now_ns;
-	thread->growth = function;
-	thread->system_call = cookie >> PROBE_CALL_SHIFT;
-	thread->arguments[0] = first_argument(regs);
-	thread->arguments[1] = second_argument(regs);
-	thread->arguments[2] = third_argument(regs);
-	thread->arguments[3] = fourth_argument(regs);
-	thread->sp = user_sp(regs);
-	return true;
-}
-
-/* Sends the system call of a function that has returned. */
-static __always_inline void leave_growth(struct task_struct *task,
-					 const struct allocating_thread *thread, __u64 result)
-{
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct io_call_record record = {
-		.begin_ns = thread->entered_ns,
-		.result = result,
-		.call = thread->system_call,
-		.call_site = ALLOCATION_CALL_SITE,
-	};
-
-	/* Some return -1 in 32 bits. No address is like it. */
-	if ((__u32)result == (__u32)-1)
-		record.result = -1;
-	else if (thread->growth == FUNCTION_BREAK)
-		record.result = thread->arguments[0];
-	__builtin_memcpy(record.arguments, thread->arguments, sizeof(record.arguments));
-	describe(&record.header, task, bpf_ktime_get_ns(), cpu, RECORD_IO_CALL, 0);
-	record.header.user_return = thread->user_return;
-	if (!send(cpu, &record, sizeof(record)))
-		count_lost(cpu);
-}
-
 /* An argument of a USDT; 0 if it can't be read. */
 static __always_inline __u64 usdt_argument(const struct pt_regs *regs,
 					   const struct usdt_operand *operand)
@@ -400,7 +338,7 @@ static __always_inline __u64 usdt_argument(const struct pt_regs *regs,
 
 /* The allocator says that it has sampled a block. */
 static __always_inline void on_allocator_sample(const struct pt_regs *regs,
-						struct task_struct *task, __u64 cookie,
+						struct task_struct *task,
 						const struct usdt_operands *operands)
 {
 	struct block_record record = {
@@ -413,7 +351,7 @@ static __always_inline void on_allocator_sample(const struct pt_regs *regs,
 	if (!recording || !record.address || !record.bytes || !ring_has_space())
 		return;
 	thread = bpf_task_storage_get(&kc_allocating, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!thread || (!(cookie & PROBE_WITHOUT_FREES) && !keep_block(task, record.address))) {
+	if (!thread || !keep_block(task, record.address)) {
 		count_lost(bpf_get_smp_processor_id());
 		return;
 	}
@@ -426,7 +364,7 @@ static __always_inline void reach_usdt(const struct pt_regs *regs, struct task_s
 				       __u64 cookie, struct probe_use *use)
 {
 	__u64 start_ns = bpf_ktime_get_ns();
-	__u32 index = cookie >> PROBE_CALL_SHIFT;
+	__u32 index = cookie >> PROBE_OPERANDS_SHIFT;
 	struct usdt_operands *operands = bpf_map_lookup_elem(&kc_usdt_operands, &index);
 
 	if (!operands)
@@ -435,7 +373,7 @@ static __always_inline void reach_usdt(const struct pt_regs *regs, struct task_s
 		free_block(task, usdt_argument(regs, &operands->at[0]), start_ns);
 		return;
 	}
-	on_allocator_sample(regs, task, cookie, operands);
+	on_allocator_sample(regs, task, operands);
 	use->sampled_ns += bpf_ktime_get_ns() - start_ns;
 }
 
@@ -454,14 +392,6 @@ static __always_inline bool enter(struct pt_regs *regs)
 	if (call.function >= FUNCTION_SAMPLED) {
 		reach_usdt(regs, task, cookie, use);
 		return false;
-	}
-	if (call.function >= FUNCTION_GROWTH) {
-		now_ns = bpf_ktime_get_ns();
-		if (!enter_growth(regs, task, cookie, now_ns))
-			return false;
-		use->sampled++;
-		use->sampled_ns += bpf_ktime_get_ns() - now_ns;
-		return true;
 	}
 	/* What is freed in a pause was allocated before. */
 	if (call.function == FUNCTION_FREE ||
@@ -485,9 +415,7 @@ static __always_inline bool enter(struct pt_regs *regs)
 		return false;
 	now_ns = bpf_ktime_get_ns();
 	thread->user_return = sampled ? send_allocation_stack(task, thread) : 0;
-	thread->growth = 0;
 	thread->sampled = sampled;
-	thread->kept = !(cookie & PROBE_WITHOUT_FREES);
 	thread->bytes = call.bytes;
 	thread->entered_ns = now_ns;
 	thread->old_address = call.block;
@@ -498,11 +426,11 @@ static __always_inline bool enter(struct pt_regs *regs)
 	return true;
 }
 
-/* Sends a block that was sampled, and keeps it unless no free is probed. */
+/* Sends a block that was sampled, and keeps it. */
 static __always_inline void send_sampled_block(struct task_struct *task,
 					       struct allocating_thread *thread, __u64 address)
 {
-	if (thread->kept && !keep_block(task, address))
+	if (!keep_block(task, address))
 		count_lost(bpf_get_smp_processor_id());
 	else if (!send_block(task, bpf_ktime_get_ns(), address, thread->bytes, false,
 			     thread->user_return))
@@ -520,11 +448,6 @@ static __always_inline void leave(struct pt_regs *regs)
 		return;
 	thread->sp = 0;
 	thread->outer_sp = 0;
-	if (thread->growth) {
-		leave_growth(task, thread, address);
-		thread->growth = 0;
-		return;
-	}
 	if (thread->put_at &&
 	    (address || bpf_probe_read_user(&address, sizeof(address), (void *)thread->put_at)))
 		return;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bpf_abi::ProbeUse;
 use bpf_abi::layout::{
-    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, PROBE_CALL_SHIFT,
-    PROBE_STEPPED, PROBE_USE_SHIFT, PROBE_WITHOUT_FREES, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
+    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES,
+    PROBE_OPERANDS_SHIFT, PROBE_STEPPED, PROBE_USE_SHIFT, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
 };
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -120,8 +120,6 @@ pub struct AllocatorProbe {
     pub function: AllocatorFunction,
     /// The kernel emulates the instruction there. Others are single-stepped.
     pub emulated: bool,
-    /// The system call of the function, if it [grows](AllocatorFunction::grows) memory.
-    pub system_call: u32,
 }
 
 /// A USDT of an allocator that samples blocks itself.
@@ -150,22 +148,19 @@ pub struct ProbedProcess {
     /// In which [`ProbeUse`] its calls are counted, of
     /// [`MAX_PROBE_USES`](bpf_abi::layout::MAX_PROBE_USES).
     pub use_index: u32,
-    /// Functions that free are probed too.
-    pub frees: bool,
 }
 
 impl ProbedProcess {
-    /// Returns the cookie of a function's probe. `more` is what only some functions have.
-    fn cookie(self, function: AllocatorFunction, emulated: bool, more: u32) -> u64 {
+    /// Returns the cookie of a probe. Only USDTs have operands.
+    fn cookie(self, function: AllocatorFunction, emulated: bool, operands: u32) -> u64 {
         let stepped = if emulated { 0 } else { PROBE_STEPPED };
-        let without_frees = if self.frees { 0 } else { PROBE_WITHOUT_FREES };
         let of_use = u64::from(self.use_index) << PROBE_USE_SHIFT;
-        let more = u64::from(more) << PROBE_CALL_SHIFT;
-        u64::from(function) | stepped | without_frees | of_use | more
+        let operands = u64::from(operands) << PROBE_OPERANDS_SHIFT;
+        u64::from(function) | stepped | of_use | operands
     }
 
     fn cookie_of(self, probe: &AllocatorProbe) -> u64 {
-        self.cookie(probe.function, probe.emulated, probe.system_call)
+        self.cookie(probe.function, probe.emulated, 0)
     }
 }
 

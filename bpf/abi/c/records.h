@@ -323,14 +323,10 @@ enum allocator_function {
 	FUNCTION_POSIX_MEMALIGN = 6, /* (where the address is put, alignment, size) */
 	FUNCTION_NEW = 7,	     /* (size), by way of malloc where it is not an allocator's own */
 	FUNCTION_FREE = 8,	     /* (block) */
-	/* One with the name and the arguments of a system call that changes the memory of the
-	 * process. */
-	FUNCTION_GROWTH = 9,
-	FUNCTION_BREAK = 10, /* brk, which returns 0 where its system call returns the new end */
 	/* No functions, but USDTs of an allocator that samples blocks itself: (block, size, bytes
 	 * of all blocks that it stands for) and (block). */
-	FUNCTION_SAMPLED = 11,
-	FUNCTION_SAMPLED_FREE = 12,
+	FUNCTION_SAMPLED = 9,
+	FUNCTION_SAMPLED_FREE = 10,
 };
 
 /* Where an argument of a USDT is. */
@@ -354,15 +350,14 @@ struct usdt_operands {
 	struct usdt_operand at[USDT_OPERANDS];
 };
 
-/* The cookie of a probe: an allocator_function, flags, from bit PROBE_USE_SHIFT on the index of the
- * probe_use in which its calls are counted, and from bit PROBE_CALL_SHIFT on the number of the
- * system call of FUNCTION_GROWTH and FUNCTION_BREAK, or the index of the usdt_operands. */
+/* The cookie of a probe: an allocator_function, a flag, from bit PROBE_USE_SHIFT on the index of the
+ * probe_use in which its calls are counted, and from bit PROBE_OPERANDS_SHIFT on the index of the
+ * usdt_operands of FUNCTION_SAMPLED and FUNCTION_SAMPLED_FREE. */
 enum probe_cookie {
 	PROBE_FUNCTION_MASK = 0xff,
 	PROBE_STEPPED = 0x100,	     /* the kernel single-steps the probed instruction */
-	PROBE_WITHOUT_FREES = 0x200, /* no function that frees is probed in the process */
 	PROBE_USE_SHIFT = 16, /* 16 bits */
-	PROBE_CALL_SHIFT = 32,
+	PROBE_OPERANDS_SHIFT = 32,
 };
 
 /* Calls of probed functions are counted by what a probe takes there: those that free, and those

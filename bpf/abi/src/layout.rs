@@ -395,16 +395,11 @@ pub enum AllocatorFunction {
     New = 7,
     /// `free(block)`.
     Free = 8,
-    /// A function with the name and the arguments of a system call, which changes the memory of the
-    /// process. The call is in the cookie.
-    Growth = 9,
-    /// `brk(address)`, likewise, but it returns 0 where its system call returns the new end.
-    Break = 10,
     /// No function, but a USDT: the allocator has sampled a block itself. (block, size, bytes of
     /// all blocks that it stands for).
-    Sampled = 11,
+    Sampled = 9,
     /// Likewise: such a block is freed. (block).
-    SampledFree = 12,
+    SampledFree = 10,
 }
 
 /// The arguments of a USDT that are read, at the most.
@@ -441,25 +436,14 @@ pub struct UsdtOperand {
     pub offset: i32,
 }
 
-impl AllocatorFunction {
-    /// Returns whether it gets memory from the kernel or gives it back, and no blocks.
-    #[must_use]
-    pub fn grows(self) -> bool {
-        matches!(self, AllocatorFunction::Growth | AllocatorFunction::Break)
-    }
-}
-
 /// In the cookie of a probe: the kernel single-steps the probed instruction.
 pub const PROBE_STEPPED: u64 = 0x100;
-
-/// In the cookie of a probe: no function that frees is probed in the process.
-pub const PROBE_WITHOUT_FREES: u64 = 0x200;
 
 /// The first bit of a cookie that has the index of a [`ProbeUse`], which has 16 of them.
 pub const PROBE_USE_SHIFT: u32 = 16;
 
-/// The first bit of a cookie that has the number of a system call.
-pub const PROBE_CALL_SHIFT: u32 = 32;
+/// The first bit of a cookie that has the index of the operands of a USDT.
+pub const PROBE_OPERANDS_SHIFT: u32 = 32;
 
 /// In the index of [`ProbeUse::calls`]: the functions free.
 pub const PROBE_FREES: usize = 1;

@@ -2,7 +2,7 @@
 
 use bpf_abi::layout::AllocatorFunction;
 use bpf_abi::layout::AllocatorFunction::{
-    Break, Calloc, Free, Growth, Malloc, Memalign, New, PosixMemalign, Realloc, Reallocarray,
+    Calloc, Free, Malloc, Memalign, New, PosixMemalign, Realloc, Reallocarray,
 };
 
 /// The longest name that is looked at, bytes.
@@ -10,25 +10,6 @@ pub(super) const MAX_NAME_BYTES: usize = 64;
 
 /// The function with which glibc and musl start a program; no other file has it.
 pub(super) const STARTS_PROGRAMS: &[u8] = b"__libc_start_main";
-
-/// Functions of a C library that get memory from the kernel or give it back, with their system
-/// calls. They have the arguments of these.
-const GROWTH: [(&[u8], AllocatorFunction, libc::c_long); 6] = [
-    (b"mmap", Growth, libc::SYS_mmap),
-    (b"mmap64", Growth, libc::SYS_mmap),
-    (b"munmap", Growth, libc::SYS_munmap),
-    (b"mremap", Growth, libc::SYS_mremap),
-    (b"mprotect", Growth, libc::SYS_mprotect),
-    (b"brk", Break, libc::SYS_brk),
-];
-
-/// The kind of a function with this name, and its system call, if that changes the memory of the
-/// process.
-pub(super) fn growth_function_of(name: &[u8]) -> Option<(AllocatorFunction, u32)> {
-    let mut names = GROWTH.iter();
-    let (_, function, call) = names.find(|(known, ..)| *known == name)?;
-    Some((*function, u32::try_from(*call).ok()?))
-}
 
 /// What a name says of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +19,6 @@ pub(super) struct Named {
     pub(super) plain: bool,
     /// It is an operator of C++, which calls malloc where it is not an allocator's own.
     pub(super) operator: bool,
-}
-
-impl Named {
-    /// Returns what the name says of a function that changes the memory of a process.
-    pub(super) fn of_growth(function: AllocatorFunction) -> Named {
-        Named {
-            function,
-            plain: true,
-            operator: false,
-        }
-    }
 }
 
 /// Functions of C.
@@ -161,14 +131,6 @@ mod tests {
         ] {
             assert_eq!(shown(none), None, "{none}");
         }
-    }
-
-    #[test]
-    fn names_of_system_calls() {
-        let found = |name: &str| growth_function_of(name.as_bytes());
-        assert_eq!(found("mmap64"), Some((Growth, libc::SYS_mmap as u32)));
-        assert_eq!(found("brk"), Some((Break, libc::SYS_brk as u32)));
-        assert_eq!(found("sbrk"), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use experiment_format::elf::{
 };
 use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionType};
 
-use functions::{Named, function_of, growth_function_of};
+use functions::{Named, function_of};
 use probe_place::{MAX_PLACE_BYTES, probe_place};
 
 /// Max functions of a file that are probed.
@@ -47,15 +47,12 @@ pub struct FoundFunction {
     pub emulated: bool,
     /// Its name has no prefix, so that another file's function of this name may be called instead.
     pub plain: bool,
-    /// Its system call, if it [grows](AllocatorFunction::grows) memory.
-    pub system_call: u32,
 }
 
-/// The functions of a file that allocate and free blocks. A C library's functions that change the
-/// memory of a process are among them.
+/// The functions of a file that allocate and free blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocator {
-    /// The functions: first block functions, by address, and then the others.
+    /// The functions, by address.
     pub functions: Vec<FoundFunction>,
     /// The file is a C library, whose plain functions are called only where no other file has them.
     pub is_c_library: bool,
@@ -88,22 +85,12 @@ impl Allocator {
             by_address.entry(*address).or_insert(*named);
         }
         let segments = load_segments(&elf)?;
-        let blocks = by_address
+        let functions = by_address
             .into_iter()
             .filter_map(|(address, named)| find_place(&elf, &segments, address, named))
             .take(MAX_FUNCTIONS);
-        let grows = is_static || exported.starts_programs;
-        let growth = own.growth.iter().filter(|_| grows);
-        let growth = growth.filter_map(|(address, (function, call))| {
-            let found = find_place(&elf, &segments, *address, Named::of_growth(*function))?;
-            Some(FoundFunction {
-                system_call: *call,
-                ..found
-            })
-        });
-        let functions = blocks.chain(growth).collect();
         Ok(Allocator {
-            functions,
+            functions: functions.collect(),
             is_c_library: exported.starts_programs,
             go: GoProgram::find(&elf, &sections, &segments)?,
             usdts: usdt::find(&elf, &sections, &segments)?,
@@ -161,8 +148,6 @@ fn symbol_table<B: ElfBytes>(
 struct Symbols {
     /// Functions by address.
     functions: BTreeMap<u64, Named>,
-    /// Functions that change the memory of a process, with their system calls, by address.
-    growth: BTreeMap<u64, (AllocatorFunction, u32)>,
     /// It has the function by which a C library starts programs.
     starts_programs: bool,
 }
@@ -187,9 +172,6 @@ impl Symbols {
             found.starts_programs |= &name[..end] == functions::STARTS_PROGRAMS;
             if let Some(named) = function_of(&name[..end]) {
                 found.functions.entry(symbol.address).or_insert(named);
-            }
-            if let Some(call) = growth_function_of(&name[..end]) {
-                found.growth.insert(symbol.address, call);
             }
         }
         Ok(found)
@@ -223,6 +205,5 @@ fn find_place<B: ElfBytes>(
         function: named.function,
         emulated: place.emulated,
         plain: named.plain,
-        system_call: 0,
     })
 }

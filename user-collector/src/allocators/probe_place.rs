@@ -52,11 +52,10 @@ pub(super) fn probe_place(
 
 /// Returns how many arguments of a function are read.
 fn arguments(function: AllocatorFunction) -> &'static [[Register; 4]] {
-    const REGISTERS: [[Register; 4]; 4] = [
+    const REGISTERS: [[Register; 4]; 3] = [
         [Register::RDI, Register::EDI, Register::DI, Register::DIL],
         [Register::RSI, Register::ESI, Register::SI, Register::SIL],
         [Register::RDX, Register::EDX, Register::DX, Register::DL],
-        [Register::RCX, Register::ECX, Register::CX, Register::CL],
     ];
     match function {
         AllocatorFunction::Malloc | AllocatorFunction::New | AllocatorFunction::Free => {
@@ -65,8 +64,7 @@ fn arguments(function: AllocatorFunction) -> &'static [[Register; 4]] {
         AllocatorFunction::Calloc | AllocatorFunction::Realloc | AllocatorFunction::Memalign => {
             &REGISTERS[..2]
         }
-        AllocatorFunction::Reallocarray | AllocatorFunction::PosixMemalign => &REGISTERS[..3],
-        AllocatorFunction::Growth | AllocatorFunction::Break => &REGISTERS,
+        AllocatorFunction::Reallocarray | AllocatorFunction::PosixMemalign => &REGISTERS,
         // They are no functions.
         AllocatorFunction::Sampled | AllocatorFunction::SampledFree => &[],
     }

@@ -79,7 +79,6 @@ pub(super) fn measure(programs: &Programs) -> Result<(ProbeCosts, AttachedProbes
                 _ => AllocatorFunction::Free,
             },
             emulated: class & PROBE_STEPS == 0,
-            system_call: 0,
         })
     };
     let functions = functions();
@@ -89,7 +88,6 @@ pub(super) fn measure(programs: &Programs) -> Result<(ProbeCosts, AttachedProbes
         pid: std::process::id(),
         thread: std::process::id(),
         use_index: MEASURED_PROBE_USE,
-        frees: true,
     };
     let text = |error: bpf::Error| error.to_string();
     programs.open_probe_use(MEASURED_PROBE_USE).map_err(text)?;

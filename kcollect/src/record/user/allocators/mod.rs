@@ -213,7 +213,7 @@ impl TracedAllocators {
         let used = self.files.values().flatten().filter(|file| file.used);
         let slow = used
             .flat_map(|file| &file.allocator.functions)
-            .filter(|found| !found.emulated && !found.function.grows());
+            .filter(|found| !found.emulated);
         let (go_profiles, go_without) = self.go.counts();
         let sampling = self.probed.values().filter(|process| process.samples());
         let over_budget = self.over_budget.values();

@@ -225,12 +225,10 @@ impl TracedAllocators {
             let functions = allocator.functions.iter();
             let probes = functions
                 .filter(|found| plain || !found.plain)
-                .filter(|found| !found.function.grows())
                 .map(|found| AllocatorProbe {
                     offset: found.offset,
                     function: found.function,
                     emulated: found.emulated,
-                    system_call: found.system_call,
                 });
             WantedFile {
                 id,
@@ -260,7 +258,6 @@ impl TracedAllocators {
             pid: pid.0,
             thread: thread_with_memory(proc, pid, Tid(pid.0)).0,
             use_index: process.use_index,
-            frees: true,
         };
         let by_any_thread = programs.finds_processes_by_any_thread();
         let can_be_found = by_any_thread || target.thread == pid.0;
