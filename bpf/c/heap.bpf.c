@@ -12,8 +12,8 @@
  * so where the kernel has sessions (6.13) only the returns of sampled calls are probed. Otherwise
  * all returns are, and the stack pointer tells which of them count.
  *
- * Calls are counted for each process, so that user space knows what its probes cost. If they cost
- * too much, they are removed.
+ * What the probes of a process take is counted, so that user space can remove them if it is too
+ * much.
  *
  * An allocator that samples blocks itself says so by USDTs, which are probed in place of functions:
  * they are reached for these blocks alone.
@@ -144,22 +144,20 @@ static __always_inline struct call read_call(const struct pt_regs *regs, __u64 c
 	return call;
 }
 
-static __always_inline __u32 use_index(__u64 cookie)
+static __always_inline __u64 probe_cost(__u64 cookie)
 {
-	return cookie >> PROBE_USE_SHIFT & 0xffff;
+	return cookie >> PROBE_COST_SHIFT & 0xffff;
 }
 
-/* Counts a call. Returns where, or NULL if the probe is being removed. */
-static __always_inline struct probe_use *count_call(__u64 cookie)
+/* Counts what a probe takes. Returns where, or NULL if the probe is being removed. */
+static __always_inline struct probe_use *count_probe(__u64 cookie)
 {
-	__u8 function = cookie & PROBE_FUNCTION_MASK;
-	bool frees = function == FUNCTION_FREE || function == FUNCTION_SAMPLED_FREE;
-	__u32 index = use_index(cookie);
+	__u32 index = cookie >> PROBE_USE_SHIFT & 0xffff;
 	struct probe_use *use = bpf_map_lookup_elem(&kc_probe_uses, &index);
 
 	if (!use || use->closed)
 		return 0;
-	use->calls[(frees ? PROBE_FREES : 0) | (cookie & PROBE_STEPPED ? PROBE_STEPS : 0)]++;
+	use->taken_ns += probe_cost(cookie);
 	return use;
 }
 
@@ -374,7 +372,7 @@ static __always_inline void reach_usdt(const struct pt_regs *regs, struct task_s
 		return;
 	}
 	on_allocator_sample(regs, task, operands);
-	use->sampled_ns += bpf_ktime_get_ns() - start_ns;
+	use->taken_ns += bpf_ktime_get_ns() - start_ns;
 }
 
 /* A function of an allocator is called. Returns whether its return is awaited. */
@@ -382,7 +380,7 @@ static __always_inline bool enter(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 cookie = bpf_get_attach_cookie(regs), sp = user_sp(regs), now_ns;
-	struct probe_use *use = count_call(cookie);
+	struct probe_use *use = count_probe(cookie);
 	struct call call = read_call(regs, cookie);
 	struct allocating_thread *thread;
 	bool sampled;
@@ -394,8 +392,7 @@ static __always_inline bool enter(struct pt_regs *regs)
 		return false;
 	}
 	/* What is freed in a pause was allocated before. */
-	if (call.function == FUNCTION_FREE ||
-	    !(recording || use_index(cookie) == MEASURED_PROBE_USE)) {
+	if (call.function == FUNCTION_FREE || !recording) {
 		free_block(task, call.block, bpf_ktime_get_ns());
 		return false;
 	}
@@ -421,8 +418,8 @@ static __always_inline bool enter(struct pt_regs *regs)
 	thread->old_address = call.block;
 	thread->put_at = call.put_at;
 	thread->sp = sp;
-	use->sampled++;
-	use->sampled_ns += bpf_ktime_get_ns() - now_ns;
+	/* The return is a probe too. */
+	use->taken_ns += probe_cost(cookie) + bpf_ktime_get_ns() - now_ns;
 	return true;
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use bpf_abi::ProbeUse;
 use bpf_abi::layout::{
     AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES,
-    PROBE_OPERANDS_SHIFT, PROBE_STEPPED, PROBE_USE_SHIFT, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
+    PROBE_COST_SHIFT, PROBE_OPERANDS_SHIFT, PROBE_USE_SHIFT, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
 };
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -17,6 +17,14 @@ use crate::{Error, KernelTypes, Programs};
 
 /// Min number of blocks that the programs have space for.
 const MIN_BLOCKS: u32 = 65_536;
+
+/// What a call takes longer by a probe, nanoseconds, on machines of 2026. What it takes on this one
+/// may be half or twice as much; `docs/heap.md` says so.
+const PROBE_NS: u16 = 500;
+/// The same if the kernel single-steps the probed instruction.
+const STEPPED_PROBE_NS: u16 = 5000;
+/// What the probe of a return adds.
+const RETURN_NS: u16 = 2000;
 
 /// Max allocated bytes, of all traced processes together, whose sampled blocks fit.
 const MAX_ALLOCATED_BYTES: u64 = 64 << 30;
@@ -122,6 +130,13 @@ pub struct AllocatorProbe {
     pub emulated: bool,
 }
 
+impl AllocatorProbe {
+    /// Whether the address of a block is known when the function returns.
+    fn has_return(&self) -> bool {
+        self.function != AllocatorFunction::Free
+    }
+}
+
 /// A USDT of an allocator that samples blocks itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsdtProbe {
@@ -145,23 +160,32 @@ pub struct ProbedProcess {
     /// A thread of it that has not exited, by which the kernel finds its memory: any of them where
     /// [returns are always probed](Programs::finds_processes_by_any_thread), else the first one.
     pub thread: u32,
-    /// In which [`ProbeUse`] its calls are counted, of
+    /// In which [`ProbeUse`] its probes are counted, of
     /// [`MAX_PROBE_USES`](bpf_abi::layout::MAX_PROBE_USES).
     pub use_index: u32,
 }
 
 impl ProbedProcess {
-    /// Returns the cookie of a probe. Only USDTs have operands.
-    fn cookie(self, function: AllocatorFunction, emulated: bool, operands: u32) -> u64 {
-        let stepped = if emulated { 0 } else { PROBE_STEPPED };
-        let of_use = u64::from(self.use_index) << PROBE_USE_SHIFT;
+    fn cookie(self, function: AllocatorFunction, cost_ns: u16, operands: u32) -> u64 {
+        let use_index = u64::from(self.use_index) << PROBE_USE_SHIFT;
+        let cost = u64::from(cost_ns) << PROBE_COST_SHIFT;
         let operands = u64::from(operands) << PROBE_OPERANDS_SHIFT;
-        u64::from(function) | stepped | of_use | operands
+        u64::from(function) | use_index | cost | operands
     }
 
-    fn cookie_of(self, probe: &AllocatorProbe) -> u64 {
-        self.cookie(probe.function, probe.emulated, 0)
+    /// Returns the cookie of a function's probe.
+    fn function_cookie(self, probe: &AllocatorProbe, returns: ReturnProbes) -> u64 {
+        let return_ns = match returns {
+            ReturnProbes::Always if probe.has_return() => RETURN_NS,
+            _ => 0,
+        };
+        self.cookie(probe.function, entry_ns(probe.emulated) + return_ns, 0)
     }
+}
+
+/// What the probe at a function's entry takes, nanoseconds.
+fn entry_ns(emulated: bool) -> u16 {
+    if emulated { PROBE_NS } else { STEPPED_PROBE_NS }
 }
 
 /// Returns the error of probes that the kernel refuses.
@@ -214,8 +238,9 @@ impl Programs {
         file: &Path,
         probes: &[UsdtProbe],
     ) -> Result<AttachedProbes, Error> {
-        let cookie =
-            |probe: &UsdtProbe| process.cookie(probe.function, probe.emulated, probe.operands);
+        let cookie = |probe: &UsdtProbe| {
+            process.cookie(probe.function, entry_ns(probe.emulated), probe.operands)
+        };
         let pid = process.thread.cast_signed();
         let links: Result<Vec<Link>, _> = match self.returns {
             ReturnProbes::Session => {
@@ -264,7 +289,7 @@ impl Programs {
             .map_err(step("set where the arguments of a probe are"))
     }
 
-    /// Begins to count the calls of a process that is probed next.
+    /// Begins to count what the probes of a process take that is probed next.
     ///
     /// # Errors
     /// [`Error::Step`] when the map can't be written.
@@ -289,22 +314,23 @@ impl Programs {
         let values = vec![value.as_bytes().to_vec(); cpus];
         let map = &self.skel.maps.kc_probe_uses;
         map.update_percpu(&index.to_ne_bytes(), &values, MapFlags::ANY)
-            .map_err(step("reset the count of a process's allocations"))
+            .map_err(step("reset what the probes of a process took"))
     }
 
-    /// Returns how much the probes of a process were used, on all CPUs.
+    /// Returns what the probes of a process took, nanoseconds, on all CPUs.
     ///
     /// # Errors
     /// [`Error::Step`] when the map can't be read.
-    pub fn probe_use(&self, index: u32) -> Result<ProbeUse, Error> {
+    pub fn probes_took(&self, index: u32) -> Result<u64, Error> {
         let map = &self.skel.maps.kc_probe_uses;
         let of_cpus = map
             .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
-            .map_err(step("read the count of a process's allocations"))?;
+            .map_err(step("read what the probes of a process took"))?;
         let uses = of_cpus.into_iter().flatten();
         Ok(uses
             .filter_map(|bytes| ProbeUse::read_from_bytes(&bytes).ok())
-            .fold(ProbeUse::default(), ProbeUse::plus))
+            .map(|probe_use| probe_use.taken_ns)
+            .sum())
     }
 
     /// Drops blocks of a process that have ended, so that there is space for others.
@@ -328,7 +354,7 @@ impl Programs {
             offsets: probes.iter().map(|probe| probe.offset as usize).collect(),
             cookies: probes
                 .iter()
-                .map(|probe| process.cookie_of(probe))
+                .map(|probe| process.function_cookie(probe, self.returns))
                 .collect(),
             session: true,
             ..UprobeMultiOpts::default()
@@ -344,7 +370,7 @@ impl Programs {
         file: &Path,
         probe: AllocatorProbe,
     ) -> impl Iterator<Item = libbpf_rs::Result<Link>> {
-        let returns = (probe.function != AllocatorFunction::Free).then_some(true);
+        let returns = probe.has_return().then_some(true);
         // Returns first: a call of which only the return was seen does not count.
         returns.into_iter().chain([false]).map(move |retprobe| {
             let program = if retprobe {
@@ -353,7 +379,7 @@ impl Programs {
                 &self.skel.progs.kc_allocator_in
             };
             let options = UprobeOpts {
-                cookie: process.cookie_of(&probe),
+                cookie: process.function_cookie(&probe, self.returns),
                 retprobe,
                 ..UprobeOpts::default()
             };

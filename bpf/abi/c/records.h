@@ -350,32 +350,22 @@ struct usdt_operands {
 	struct usdt_operand at[USDT_OPERANDS];
 };
 
-/* The cookie of a probe: an allocator_function, a flag, from bit PROBE_USE_SHIFT on the index of the
- * probe_use in which its calls are counted, and from bit PROBE_OPERANDS_SHIFT on the index of the
- * usdt_operands of FUNCTION_SAMPLED and FUNCTION_SAMPLED_FREE. */
+/* The cookie of a probe: an allocator_function, from bit PROBE_USE_SHIFT on the index of the
+ * probe_use in which it is counted, from bit PROBE_COST_SHIFT on what a call takes longer by it,
+ * nanoseconds, and from bit PROBE_OPERANDS_SHIFT on the index of the usdt_operands of
+ * FUNCTION_SAMPLED and FUNCTION_SAMPLED_FREE. */
 enum probe_cookie {
 	PROBE_FUNCTION_MASK = 0xff,
-	PROBE_STEPPED = 0x100,	     /* the kernel single-steps the probed instruction */
-	PROBE_USE_SHIFT = 16, /* 16 bits */
-	PROBE_OPERANDS_SHIFT = 32,
+	PROBE_USE_SHIFT = 16,  /* 16 bits */
+	PROBE_COST_SHIFT = 32, /* 16 bits */
+	PROBE_OPERANDS_SHIFT = 48,
 };
-
-/* Calls of probed functions are counted by what a probe takes there: those that free, and those
- * whose probed instruction is single-stepped, apart. */
-#define PROBE_FREES   1
-#define PROBE_STEPS   2
-#define PROBE_CLASSES 4
-
-/* The probe_use of functions of kcollect's own, by which it measures what a probe takes: they run
- * as if data were recorded. */
-#define MEASURED_PROBE_USE 0
 
 /* How much the probes of a process were used, on one CPU. */
 struct probe_use {
-	__u64 calls[PROBE_CLASSES];
-	__u64 sampled;	  /* calls whose return was awaited */
-	__u64 sampled_ns; /* the programs' time in these, before they returned */
-	__u64 closed;	  /* 1: these probes are being taken out, and do nothing */
+	/* Of their programs the time of sampled calls is measured and added. */
+	__u64 taken_ns;
+	__u64 closed; /* 1: these probes are being taken out, and do nothing */
 };
 
 /* A block of an allocator was allocated: `time_ns` is when the call had returned; or freed: when
@@ -398,6 +388,6 @@ _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct io_call_record) == 120, "as in layout.rs");
 _Static_assert(sizeof(struct io_file_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct block_record) == 88, "as in layout.rs");
-_Static_assert(sizeof(struct probe_use) == 56, "as in layout.rs");
+_Static_assert(sizeof(struct probe_use) == 16, "as in layout.rs");
 
 #endif

@@ -436,65 +436,26 @@ pub struct UsdtOperand {
     pub offset: i32,
 }
 
-/// In the cookie of a probe: the kernel single-steps the probed instruction.
-pub const PROBE_STEPPED: u64 = 0x100;
-
 /// The first bit of a cookie that has the index of a [`ProbeUse`], which has 16 of them.
 pub const PROBE_USE_SHIFT: u32 = 16;
 
+/// The first bit of a cookie that has what a call takes longer by a probe, nanoseconds, in 16 bits.
+pub const PROBE_COST_SHIFT: u32 = 32;
+
 /// The first bit of a cookie that has the index of the operands of a USDT.
-pub const PROBE_OPERANDS_SHIFT: u32 = 32;
+pub const PROBE_OPERANDS_SHIFT: u32 = 48;
 
-/// In the index of [`ProbeUse::calls`]: the functions free.
-pub const PROBE_FREES: usize = 1;
-
-/// In the index of [`ProbeUse::calls`]: the kernel single-steps the probed instruction.
-pub const PROBE_STEPS: usize = 2;
-
-/// The number of [`ProbeUse::calls`].
-pub const PROBE_CLASSES: usize = 4;
-
-/// The index of the [`ProbeUse`] of functions of kcollect's own, by which it measures what a probe
-/// takes: they run as if data were recorded.
-pub const MEASURED_PROBE_USE: u32 = 0;
-
-/// How much the probes of a process were used, on one CPU or on all together: `struct probe_use`.
+/// How much the probes of a process were used, on one CPU: `struct probe_use`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct ProbeUse {
-    /// Calls of probed functions, by [`PROBE_FREES`] and [`PROBE_STEPS`].
-    pub calls: [u64; PROBE_CLASSES],
-    /// Calls whose return was awaited.
-    pub sampled: u64,
-    /// The programs' time in these, before they returned, nanoseconds.
-    pub sampled_ns: u64,
+    /// What they took, nanoseconds: a fixed cost of each call, and the measured time of the
+    /// programs at sampled calls.
+    pub taken_ns: u64,
     /// 1: these probes are being taken out, and do nothing.
     pub closed: u64,
-}
-
-impl ProbeUse {
-    /// Adds two counters, across CPUs or across intervals.
-    #[must_use]
-    pub fn plus(self, other: ProbeUse) -> ProbeUse {
-        self.with(other, u64::wrapping_add)
-    }
-
-    /// Subtracts an earlier state.
-    #[must_use]
-    pub fn since(self, before: ProbeUse) -> ProbeUse {
-        self.with(before, u64::saturating_sub)
-    }
-
-    fn with(self, other: ProbeUse, combine: fn(u64, u64) -> u64) -> ProbeUse {
-        ProbeUse {
-            calls: std::array::from_fn(|class| combine(self.calls[class], other.calls[class])),
-            sampled: combine(self.sampled, other.sampled),
-            sampled_ns: combine(self.sampled_ns, other.sampled_ns),
-            closed: combine(self.closed, other.closed),
-        }
-    }
 }
 
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first

@@ -174,7 +174,7 @@ fn records(all: &mut Vec<(String, usize)>) {
         probe_use,
         ProbeUse,
         0,
-        [calls, sampled, sampled_ns, closed]
+        [taken_ns, closed]
     );
     structure!(
         all,
@@ -407,13 +407,9 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         OPERAND_MEMORY = UsdtOperandKind::Memory,
         USDT_OPERANDS = USDT_OPERANDS,
         MAX_USDT_OPERANDS = MAX_USDT_OPERANDS,
-        PROBE_STEPPED = PROBE_STEPPED,
         PROBE_USE_SHIFT = PROBE_USE_SHIFT,
+        PROBE_COST_SHIFT = PROBE_COST_SHIFT,
         PROBE_OPERANDS_SHIFT = PROBE_OPERANDS_SHIFT,
-        PROBE_FREES = PROBE_FREES,
-        PROBE_STEPS = PROBE_STEPS,
-        PROBE_CLASSES = PROBE_CLASSES,
-        MEASURED_PROBE_USE = MEASURED_PROBE_USE,
         OPERATION_UNKNOWN = OPERATION_UNKNOWN,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
         FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),

@@ -6,8 +6,6 @@
 //! that allocate much at their start are calm later. Blocks allocated before that point are
 //! dropped: their frees were not observed.
 
-use bpf_abi::ProbeUse;
-use bpf_abi::layout::PROBE_CLASSES;
 use experiment_format::units::Nanos;
 
 /// What a process may use at once, nanoseconds: a program allocates more when it starts than later.
@@ -18,19 +16,6 @@ const MAX_RESERVE_NS: f64 = 20e6;
 const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
 /// The same where the reserve falls.
 const URGENT_INTERVAL_NS: Nanos = Nanos::from_millis(100);
-
-/// The cost of a function's probe, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct ProbeCosts(pub(super) [f64; PROBE_CLASSES]);
-
-impl ProbeCosts {
-    /// Returns what the probes took, nanoseconds. The return of a sampled call is a probe too.
-    fn of(&self, used: &ProbeUse) -> f64 {
-        let calls = self.0.iter().zip(used.calls);
-        let calls: f64 = calls.map(|(each, calls)| each * calls as f64).sum();
-        calls + used.sampled as f64 * self.0[0] + used.sampled_ns as f64
-    }
-}
 
 /// How long a process is not probed: the first time, and at most.
 const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
@@ -94,7 +79,7 @@ impl OverBudget {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProcessBudget {
     reserve_ns: f64,
-    used: ProbeUse,
+    taken_ns: u64,
     cpu_ns: Nanos,
     /// When the next check is due.
     pub(super) next_check_ns: Nanos,
@@ -107,7 +92,7 @@ impl ProcessBudget {
     pub(super) fn new(cpu_ns: Nanos, now_ns: Nanos) -> ProcessBudget {
         ProcessBudget {
             reserve_ns: MAX_RESERVE_NS,
-            used: ProbeUse::default(),
+            taken_ns: 0,
             cpu_ns,
             next_check_ns: now_ns + URGENT_INTERVAL_NS,
             is_urgent: true,
@@ -124,17 +109,19 @@ impl ProcessBudget {
         (self.next_check_ns, self.is_urgent) = (now_ns + interval, is_urgent);
     }
 
-    /// Checks how much the probes of a process were used by now, and how much CPU time the process
-    /// has used. The probes may take `share` of the process's own part of that time. If the budget
-    /// is used up, returns what they took since the last check, as a share of that part.
+    /// Checks what the probes of a process have taken by now, and how much CPU time the process has
+    /// used. The probes may take `share` of the process's own part of that time. If the budget is
+    /// used up, returns what they took since the last check, as a share of that part.
     pub(super) fn check(
         &mut self,
-        (share, costs): (f64, &ProbeCosts),
-        (used, cpu_ns, now_ns): (ProbeUse, Nanos, Nanos),
+        share: f64,
+        taken_ns: u64,
+        cpu_ns: Nanos,
+        now_ns: Nanos,
     ) -> Option<f64> {
-        let taken = costs.of(&used.since(self.used));
+        let taken = taken_ns.saturating_sub(self.taken_ns) as f64;
         let passed = cpu_ns.saturating_sub(self.cpu_ns).0 as f64;
-        (self.used, self.cpu_ns) = (used, cpu_ns);
+        (self.taken_ns, self.cpu_ns) = (taken_ns, cpu_ns);
         let own = (passed - taken).max(0.0);
         let change = share * own - taken;
         self.reserve_ns = (self.reserve_ns + change).min(MAX_RESERVE_NS);
@@ -145,29 +132,22 @@ impl ProcessBudget {
 
 #[cfg(test)]
 mod tests {
-    use bpf_abi::layout::PROBE_FREES;
-
     use super::*;
 
-    /// An allocation takes 600 ns, a free 400.
-    const COSTS: ProbeCosts = ProbeCosts([600.0, 400.0, 20_000.0, 20_000.0]);
-
     /// Checks a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
-    /// is how many thousand blocks it allocates and frees in that time. Returns whether it is
-    /// probed after each check: `p` or `-`.
-    fn drawing(thousands: &str) -> String {
+    /// is how many milliseconds they take. Returns whether it is probed after each check: `p` or
+    /// `-`.
+    fn drawing(milliseconds: &str) -> String {
         let mut budget = ProcessBudget::new(Nanos::from_millis(7), Nanos::ZERO);
-        let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
+        let (mut taken_ns, mut cpu_ns) = (0, Nanos::from_millis(7));
         let mut is_over = false;
         let check = |digit: char| {
-            let blocks = u64::from(digit.to_digit(10).unwrap()) * 1000;
-            used.calls[0] += blocks;
-            used.calls[PROBE_FREES] += blocks;
+            taken_ns += u64::from(digit.to_digit(10).unwrap()) * 1_000_000;
             cpu_ns += Nanos::from_millis(100);
-            is_over |= budget.check((0.02, &COSTS), (used, cpu_ns, cpu_ns)).is_some();
+            is_over |= budget.check(0.02, taken_ns, cpu_ns, cpu_ns).is_some();
             if is_over { '-' } else { 'p' }
         };
-        thousands.chars().map(check).collect()
+        milliseconds.chars().map(check).collect()
     }
 
     #[test]
@@ -189,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_reserve_is_used_up() {
-        // 2 ms of 100 are allowed: 1,960 blocks of 1 µs.
+        // 2 ms of 100 are allowed.
         assert_eq!(drawing("1111111111"), "pppppppppp");
         // 3 ms of 97 are 1.06 ms more than allowed, of the reserve of 20 ms.
         let slowly = format!("{}----", "p".repeat(18));
@@ -208,39 +188,23 @@ mod tests {
     #[test]
     fn a_falling_reserve_is_checked_soon() {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
-        let mut used = ProbeUse::default();
-        let next_ms = |(at_ms, thousands): (u64, u64)| {
-            used.calls[0] += 1000 * thousands;
+        let mut taken_ns = 0;
+        let next_ms = |(at_ms, taken_ms): (u64, u64)| {
+            taken_ns += 1_000_000 * taken_ms;
             let now_ns = Nanos::from_millis(at_ms);
-            budget.check((0.02, &COSTS), (used, now_ns, now_ns));
+            budget.check(0.02, taken_ns, now_ns, now_ns);
             budget.next_check_ns.0 / 1_000_000
         };
-        // Nothing is allocated, then less than 2 %, then more, then again nothing.
-        let checks = [(100, 0), (1100, 20), (2100, 40), (2200, 0)];
+        // They take nothing, then less than 2 %, then more, then again nothing.
+        let checks = [(100, 0), (1100, 12), (2100, 24), (2200, 0)];
         assert_eq!(checks.map(next_ms), [1100, 2100, 2200, 3200]);
     }
 
     #[test]
-    fn samples_count() {
+    fn the_share_is_of_the_own_time() {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
-        let used = ProbeUse {
-            sampled: 1000,
-            sampled_ns: 30_000_000,
-            ..ProbeUse::default()
-        };
         let now_ns = Nanos::from_millis(100);
-        let share = budget.check((0.02, &COSTS), (used, now_ns, now_ns)).unwrap();
-        // 0.6 ms of returns and 30 of programs, of 69.4 ms.
-        assert!((share - 30.6 / 69.4).abs() < 1e-9, "{share}");
-    }
-
-    #[test]
-    fn single_stepped_calls_count_as_such() {
-        let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
-        let mut used = ProbeUse::default();
-        used.calls[2 | PROBE_FREES] = 1200;
-        let now_ns = Nanos::from_millis(100);
-        let over = budget.check((0.02, &COSTS), (used, now_ns, now_ns));
-        assert!(over.is_some());
+        let share = budget.check(0.02, 30_000_000, now_ns, now_ns).unwrap();
+        assert!((share - 30.0 / 70.0).abs() < 1e-9, "{share}");
     }
 }

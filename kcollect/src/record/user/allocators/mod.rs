@@ -11,7 +11,6 @@
 
 mod blocks;
 mod budget;
-mod costs;
 mod go;
 mod probes;
 mod watch;
@@ -34,7 +33,7 @@ use user_collector::objects::{Backing, ObjectId};
 use user_collector::process::ProcessTable;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
-use self::budget::{OverBudget, ProbeCosts};
+use self::budget::OverBudget;
 use self::go::GoHeaps;
 use self::probes::{AllocatorFile, KnownOperands, ProbeUses, ProbedAllocators};
 use super::UserSpace;
@@ -85,8 +84,6 @@ pub(super) struct TracedAllocators {
     probed: HashMap<Pid, ProbedAllocators>,
     uses: ProbeUses,
     operands: KnownOperands,
-    /// What a probe takes, once one was needed.
-    costs: Option<ProbeCosts>,
     /// Processes that exceeded the budget, and their children.
     over_budget: HashMap<Pid, OverBudget>,
     /// How often these were not probed.

@@ -10,9 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use bpf::{AllocatorProbe, AttachedProbes, ProbedProcess, Programs, UsdtProbe};
-use bpf_abi::layout::{
-    MAX_PROBE_USES, MAX_USDT_OPERANDS, MEASURED_PROBE_USE, USDT_OPERANDS, UsdtOperand,
-};
+use bpf_abi::layout::{MAX_PROBE_USES, MAX_USDT_OPERANDS, USDT_OPERANDS, UsdtOperand};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use host::machine;
@@ -35,7 +33,7 @@ pub(super) struct ProbeUses(VecDeque<u32>);
 
 impl Default for ProbeUses {
     fn default() -> ProbeUses {
-        ProbeUses((MEASURED_PROBE_USE + 1..MAX_PROBE_USES).collect())
+        ProbeUses((0..MAX_PROBE_USES).collect())
     }
 }
 
@@ -344,7 +342,6 @@ impl TracedAllocators {
         if self.probed.contains_key(&pid) {
             return true;
         }
-        self.measure_costs(programs);
         let free = cpu_time(pid).and_then(|cpu_ns| Some((cpu_ns, self.uses.0.pop_front()?)));
         let Some((cpu_ns, use_index)) = free else {
             self.unprobed.insert(pid);

@@ -8,42 +8,16 @@ use host::machine;
 use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
-use super::budget::{OverBudget, ProbeCosts};
-use super::costs;
+use super::budget::OverBudget;
 use super::probes::{ProbedAllocators, cpu_time};
 use crate::record::route::Router;
 use crate::record::user::UserSpace;
 
-/// What a probe takes where that can't be measured, nanoseconds, by class.
-const USUAL_COSTS: ProbeCosts = ProbeCosts([1e3, 1e3, 2e4, 2e4]);
-
 impl TracedAllocators {
-    pub(super) fn measure_costs(&mut self, programs: &Programs) {
-        let has_budget = self
-            .sampling
-            .is_some_and(|sampling| sampling.budget.is_some());
-        if !has_budget || self.costs.is_some() {
-            return;
-        }
-        match costs::measure(programs) {
-            Ok((costs, probes)) => {
-                self.costs = Some(costs);
-                self.detach(probes);
-            }
-            Err(error) => {
-                self.costs = Some(USUAL_COSTS);
-                self.warnings.push(format!(
-                    "--trace-budget: a probe is taken to last 1 µs, which could not be measured: {error}"
-                ));
-            }
-        }
-    }
-
     /// Checks the probes of the processes whose check is due. Returns those whose budget is used up,
     /// with what their probes took, as a share of their own CPU time.
     fn check(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, f64)> {
-        let budget = self.sampling.and_then(|sampling| sampling.budget);
-        let (Some(share), Some(costs)) = (budget, self.costs) else {
+        let Some(share) = self.sampling.and_then(|sampling| sampling.budget) else {
             return Vec::new();
         };
         let due = self
@@ -52,9 +26,9 @@ impl TracedAllocators {
             .filter(|(_, process)| process.budget.next_check_ns <= now_ns);
         let check = |(pid, process): (&Pid, &mut ProbedAllocators)| {
             process.budget.plan_check(now_ns, false);
-            let used = programs.probe_use(process.use_index).ok()?;
-            let found = (used, cpu_time(*pid)?, now_ns);
-            Some((*pid, process.budget.check((share, &costs), found)?))
+            let taken_ns = programs.probes_took(process.use_index).ok()?;
+            let taken = process.budget.check(share, taken_ns, cpu_time(*pid)?, now_ns)?;
+            Some((*pid, taken))
         };
         due.filter_map(check).collect()
     }
