@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bpf_abi::ProbeUse;
 use bpf_abi::layout::{
-    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES,
-    PROBE_COST_SHIFT, PROBE_OPERANDS_SHIFT, PROBE_USE_SHIFT, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
+    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, PROBE_COST_SHIFT,
+    PROBE_OPERANDS_SHIFT, PROBE_USE_SHIFT, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
 };
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
 use zerocopy::{FromBytes as _, IntoBytes as _};

@@ -3,15 +3,9 @@
 //! gprofng looks here for the objects of the founder and of all its subexperiments, before it looks
 //! into the file system. It compares neither times nor sizes. So reports show what is here, also on
 //! another machine, also for objects that never were files.
-//!
-//! Copies may be compressed, which only our own readers understand: see [`crate::copies`].
 
 /// The name of the directory.
 pub const ARCHIVES: &str = "archives";
-/// The end of the name of a compressed copy.
-const COMPRESSED: &str = ".zst";
-/// The longest name of a file, bytes.
-const MAX_NAME_BYTES: usize = 255;
 
 /// The length of the longest base name that is not cut: a file name has 255 bytes.
 const MAX_BASE_BYTES: usize = 243;
@@ -51,17 +45,6 @@ pub fn archive_name(load_object: &str) -> String {
         push_hash(&mut name, directory);
     }
     name
-}
-
-/// Returns the name of the compressed copy of a file in `archives/`; None if it is too long.
-pub(crate) fn compressed_name(name: &str) -> Option<String> {
-    let name = format!("{name}{COMPRESSED}");
-    (name.len() <= MAX_NAME_BYTES).then_some(name)
-}
-
-/// Returns whether a file in `archives/` has the name of a compressed copy.
-pub(crate) fn is_compressed(name: &str) -> bool {
-    name.ends_with(COMPRESSED)
 }
 
 /// Appends a CRC-64 in base 64, the least significant digit first.

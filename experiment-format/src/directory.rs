@@ -21,7 +21,6 @@ use crate::Result;
 use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
-mod copies;
 mod create;
 mod disk_usage;
 mod name;
@@ -30,7 +29,6 @@ mod series;
 mod sibling;
 mod state;
 
-pub(crate) use copies::{archives_in, plain_copies};
 pub use create::PendingFile;
 pub(crate) use create::entries;
 use create::{make_dir, make_file, remove_content};
@@ -42,6 +40,7 @@ pub(crate) use reopen::Identity;
 pub use series::{OlderExperiment, TO_BE_PACKED};
 pub(crate) use series::{PACKED, note_use};
 pub use sibling::Build;
+use sibling::archives_in;
 pub use state::DirectoryState;
 
 /// Prefix of the names of files and directories that are not complete yet. Readers ignore them.
@@ -204,15 +203,10 @@ impl ExperimentDir {
     ///
     /// A system error.
     pub fn archive_file(&self, load_object: &str) -> Result<PendingFile<'_>> {
-        self.archive_pending(&archive_name(load_object))
-    }
-
-    /// Begins a file of `archives/`.
-    pub(crate) fn archive_pending(&self, name: &str) -> Result<PendingFile<'_>> {
         PendingFile::begin(
             self.archives()?.as_fd(),
             &self.path.join(ARCHIVES),
-            name,
+            &archive_name(load_object),
             self.temporary,
             self.owner,
         )

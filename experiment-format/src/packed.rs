@@ -2,8 +2,7 @@
 //! archive, compressed with zstd. `tar --zstd -xf` unpacks it too.
 //!
 //! Experiments of a series share their load objects by links. Where they are packed (`in_place`),
-//! `archives/` stays, with its load objects compressed one by one (`compress`); the rest becomes
-//! such a file, next to `archives/` in the directory.
+//! `archives/` stays as it is; the rest becomes such a file, next to `archives/` in the directory.
 //!
 //! The directories and the log come first, so that the log can be read without the rest.
 //!
@@ -11,7 +10,6 @@
 //! `NAME.er`, whatever is neither a file nor a directory, and more than there is space for. It
 //! never writes a file over another one, nor through a link.
 
-mod compress;
 mod in_place;
 mod pack;
 mod unpack;
@@ -19,8 +17,7 @@ mod unpack;
 use std::path::{Path, PathBuf};
 
 use crate::directory::PACKED;
-pub use compress::compress_copies;
-pub use in_place::{PackStep, pack_in_place};
+pub use in_place::{PackedInPlace, pack_in_place};
 pub use pack::pack;
 pub(crate) use unpack::read_log;
 pub use unpack::{unpack, unpack_all};

@@ -17,10 +17,10 @@ use nix::libc::{S_IFMT, S_IFREG};
 use nix::sys::stat::{Mode, fstat, fstatat};
 
 use super::ExperimentDir;
-use super::copies::{archives_in, plain_copies, remove_doubles};
 use super::create::entries;
 use super::disk_usage::{DiskUsage, disk_usage};
 use super::name::series_of;
+use super::sibling::archives_in;
 use crate::Result;
 use crate::archive::ARCHIVES;
 use crate::error::Error;
@@ -44,9 +44,6 @@ pub struct OlderExperiment {
     pub files: DiskUsage,
     /// Whether it still has to be packed, or the original files of a packed one have to be removed.
     pub is_to_be_packed: bool,
-    /// Whether it is packed and still has uncompressed copies of load objects.
-    pub is_to_be_compressed: bool,
-    has_double_copies: bool,
 }
 
 impl OlderExperiment {
@@ -79,23 +76,10 @@ impl OlderExperiment {
         note_use(self.dir.as_fd());
     }
 
-    /// Drops our lock.
-    pub(crate) fn release(&self) {
-        let _ = same_file(self.dir.as_fd()).and_then(|dir| dir.unlock());
-    }
-
     /// Returns whether its directory was removed since it was found.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         fstat(&self.dir.fd).is_ok_and(|stat| stat.st_nlink == 0)
-    }
-
-    /// Removes the copies of load objects that it also has compressed.
-    pub fn remove_double_copies(&self) {
-        let archives = archives_in(self.dir.as_fd()).filter(|_| self.has_double_copies);
-        if let Some(archives) = archives {
-            remove_doubles(archives.as_fd());
-        }
     }
 
     /// Removes it, unless it is being written or read. Returns whether it is gone.
@@ -171,14 +155,8 @@ impl ExperimentDir {
             None => log_has(&fd, TO_BE_PACKED, MAX_BEGINNING_BYTES),
         };
         let archives = archives_in(fd.as_fd());
-        let plain = archives
-            .as_ref()
-            .map(|archives| plain_copies(archives.as_fd()));
-        let plain = plain.unwrap_or_default();
         Ok(Some(OlderExperiment {
             is_to_be_packed,
-            is_to_be_compressed: packed.is_some() && plain.iter().any(|copy| !copy.is_double),
-            has_double_copies: plain.iter().any(|copy| copy.is_double),
             number,
             written: SystemTime::UNIX_EPOCH + seconds,
             files,

@@ -11,12 +11,11 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::linkat;
 
 use super::ExperimentDir;
-use super::copies::archives_in;
 use super::create::{PendingFile, entries};
 use super::name::SUFFIX;
 use super::series::{PACKED, is_ours};
 use crate::Result;
-use crate::archive::archive_name;
+use crate::archive::{ARCHIVES, archive_name};
 use crate::elf::section_build_id;
 
 /// Max experiments that are searched for copies. Most objects are in the newest one.
@@ -34,6 +33,12 @@ pub struct Build<'a> {
     /// When the file, or one that names were taken from, was last changed: seconds and nanoseconds.
     /// An older copy does not match.
     pub changed: (i64, i64),
+}
+
+/// Opens the `archives/` of an experiment.
+pub(super) fn archives_in(dir: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    openat(dir, ARCHIVES, flags, Mode::empty()).ok()
 }
 
 impl ExperimentDir {
@@ -153,7 +158,6 @@ mod tests {
 
     use super::super::NameRequest;
     use super::*;
-    use crate::archive::ARCHIVES;
 
     const LOG: &str = "<experiment>\n<collector>kcollect 0.1.0</collector>\n";
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
@@ -241,14 +241,15 @@ fn in_place_the_shared_load_objects_stay() {
         fs::write(dir.join(left), "a part").unwrap();
     }
     let stays = ["archives/file", PACKED];
-    let mut steps = Vec::new();
-    let sizes = pack_in_place(&first_of(&newest), &mut |step| {
-        steps.push(step);
-        Ok(())
-    });
-    let (whole, packed) = sizes.unwrap().unwrap();
+    let done = pack_in_place(&first_of(&newest), &mut || Ok(())).unwrap();
+    let PackedInPlace::Packed {
+        before: whole,
+        packed,
+    } = done
+    else {
+        panic!("{done:?}");
+    };
     assert!(whole > 100_000 && packed < 1000, "{whole} {packed}");
-    assert!(steps.iter().all(|step| *step == PackStep::Written));
     let left: Vec<_> = files(&dir).into_iter().map(|(path, _)| path).collect();
     assert_eq!(left, stays.map(|name| dir.join(name)));
     assert_eq!(packed_file(&dir), Some(dir.join(PACKED)));
@@ -281,7 +282,7 @@ fn in_place_what_a_killed_process_did_not_remove_is_removed() {
     log.push_str(&format!("{TO_BE_PACKED}/>\n"));
     fs::write(dir.join("log.xml"), log).unwrap();
     assert!(first_of(&newest).is_to_be_packed);
-    pack_in_place(&first_of(&newest), &mut |_| Ok(())).unwrap();
+    pack_in_place(&first_of(&newest), &mut || Ok(())).unwrap();
     assert!(!first_of(&newest).is_to_be_packed);
     let (after, packed) = (relative(&dir), fs::read(dir.join(PACKED)).unwrap());
     fs::create_dir(dir.join("_x_PID_1.1.er")).unwrap();
@@ -289,98 +290,38 @@ fn in_place_what_a_killed_process_did_not_remove_is_removed() {
         fs::write(dir.join(left), "left").unwrap();
     }
     assert!(first_of(&newest).is_to_be_packed);
-    let done = pack_in_place(&first_of(&newest), &mut |_| Ok(()));
-    assert_eq!(done.unwrap(), None);
+    let done = pack_in_place(&first_of(&newest), &mut || Ok(()));
+    assert_eq!(done.unwrap(), PackedInPlace::Before);
     assert_eq!(relative(&dir), after);
     assert_eq!(fs::read(dir.join(PACKED)).unwrap(), packed);
 }
 
 #[test]
-fn in_place_load_objects_are_compressed_once_for_all() {
-    let tmp = TempDir::new().unwrap();
-    let last = series(tmp.path());
-    let request = NameRequest::Exactly("k.3.er".to_owned());
-    let (newest, _) = ExperimentDir::create(tmp.path(), &request, None).unwrap();
-    // Another file of the same name, in the second alone.
-    let own = last.path().join("archives/own");
-    fs::write(&own, vec![8; 100_000]).unwrap();
-    drop(last);
-    let pack = |older: &OlderExperiment| {
-        let in_use = |step| match step {
-            PackStep::Written => Ok(()),
-            PackStep::InUse => Err(std::io::ErrorKind::ResourceBusy.into()),
-        };
-        let packed = pack_in_place(older, &mut { in_use }).unwrap();
-        compress_copies(older, None, &mut { in_use }).unwrap();
-        packed
-    };
-    newest
-        .older_experiments()
-        .unwrap()
-        .iter()
-        .for_each(|older| assert!(pack(older).is_some()));
-    let inode = |number: u32, name: &str| {
-        let path = tmp.path().join(format!("k.{number}.er/archives/{name}"));
-        fs::metadata(path).map(|file| (file.ino(), file.len())).ok()
-    };
-    assert_eq!(inode(1, "file.zst"), inode(2, "file.zst"));
-    assert_eq!(inode(1, "file"), inode(2, "file"));
-    let (_, bytes) = inode(2, "own.zst").unwrap();
-    assert!(bytes < 1000, "{bytes}");
-    assert_eq!(inode(1, "own.zst"), None);
-    // What the experiment that is recorded now may link to stays.
-    for older in newest.older_experiments().unwrap().iter().rev().skip(1) {
-        older.remove_double_copies();
-    }
-    assert_eq!(inode(1, "file"), None);
-    assert!(inode(2, "file").is_some() && inode(1, "file.zst").is_some());
-    // One of the same name and another time is another file.
-    let request = NameRequest::Exactly("k.4.er".to_owned());
-    let (latest, _) = ExperimentDir::create(tmp.path(), &request, None).unwrap();
-    fs::write(
-        newest.path().join("log.xml"),
-        "<collector>kcollect 0.1.0</collector>",
-    )
-    .unwrap();
-    fs::create_dir(newest.path().join("archives")).unwrap();
-    fs::write(newest.path().join("archives/file"), [9; 10]).unwrap();
-    drop(newest);
-    pack(&latest.older_experiments().unwrap().pop().unwrap());
-    assert_ne!(inode(3, "file.zst"), inode(2, "file.zst"));
-}
-
-#[test]
-fn in_place_what_is_read_stays_until_it_is_read_no_more() {
+fn in_place_what_is_read_stays() {
     let tmp = TempDir::new().unwrap();
     let newest = series(tmp.path());
     let dir = tmp.path().join("k.1.er");
     let before = relative(&dir);
-    let lock = || fs::File::open(&dir).unwrap();
-    let give_up = |_| Err(std::io::ErrorKind::Interrupted.into());
+    let reader = fs::File::open(&dir).unwrap();
     // In use before: nothing is begun.
-    let reader = lock();
     reader.lock_shared().unwrap();
-    assert!(pack_in_place(&first_of(&newest), &mut { give_up }).is_err());
-    assert_eq!(relative(&dir), before);
+    let mut read = || unreachable!("nothing is written");
+    let done = pack_in_place(&first_of(&newest), &mut read);
+    assert_eq!(
+        (done.unwrap(), relative(&dir)),
+        (PackedInPlace::InUse, before.clone())
+    );
     reader.unlock().unwrap();
-    // In use from the first write on, until the third look.
-    let mut looks = 0;
-    let mut wait = |step| {
-        match step {
-            PackStep::Written => reader.lock_shared()?,
-            PackStep::InUse => {
-                looks += 1;
-                assert_eq!(packed_file(&dir), None);
-                assert!(dir.join("_x_PID_1.1.er/file").exists());
-                if looks == 3 {
-                    reader.unlock()?;
-                }
-            }
-        }
-        Ok(())
-    };
-    pack_in_place(&first_of(&newest), &mut wait).unwrap();
-    assert_eq!(looks, 3);
+    // In use from the first write on.
+    let mut read = || reader.lock_shared();
+    let done = pack_in_place(&first_of(&newest), &mut read);
+    assert_eq!(
+        (done.unwrap(), relative(&dir)),
+        (PackedInPlace::InUse, before)
+    );
+    reader.unlock().unwrap();
+    let done = pack_in_place(&first_of(&newest), &mut || Ok(()));
+    assert!(matches!(done.unwrap(), PackedInPlace::Packed { .. }));
     assert!(packed_file(&dir).is_some());
 }
 
@@ -391,39 +332,13 @@ fn in_place_an_interruption_is_no_reason_to_write_again() {
     let newest = series(tmp.path());
     let dir = tmp.path().join("k.1.er");
     let before = relative(&dir);
-    for compress in [false, true] {
-        let mut steps = 0;
-        let mut interrupt = |_| {
-            steps += 1;
-            Err(std::io::ErrorKind::Interrupted.into())
-        };
-        let older = first_of(&newest);
-        let done = if compress {
-            compress_copies(&older, None, &mut interrupt)
-        } else {
-            pack_in_place(&older, &mut interrupt).map(drop)
-        };
-        assert!(done.is_err());
-        assert_eq!((steps, relative(&dir)), (1, before.clone()));
-    }
-}
-
-#[test]
-fn in_place_what_a_killed_process_did_not_compress_is_compressed() {
-    let tmp = TempDir::new().unwrap();
-    let newest = series(tmp.path());
-    let archives = tmp.path().join("k.1.er/archives");
-    fs::write(archives.join(".incomplete"), "a part").unwrap();
-    // Another process compresses them now.
-    let lock = fs::File::open(&archives).unwrap();
-    lock.lock().unwrap();
-    compress_copies(&first_of(&newest), None, &mut |_| Ok(())).unwrap();
-    assert!(archives.join(".incomplete").exists());
-    lock.unlock().unwrap();
-    compress_copies(&first_of(&newest), None, &mut |_| Ok(())).unwrap();
-    let names = ["file", "file.zst"].map(|name| archives.join(name));
-    let left: Vec<_> = files(&archives).into_iter().map(|(path, _)| path).collect();
-    assert_eq!(left, names);
+    let mut writes = 0;
+    let mut interrupt = || {
+        writes += 1;
+        Err(std::io::ErrorKind::Interrupted.into())
+    };
+    assert!(pack_in_place(&first_of(&newest), &mut interrupt).is_err());
+    assert_eq!((writes, relative(&dir)), (1, before));
 }
 
 #[test]
@@ -432,10 +347,10 @@ fn in_place_a_failure_leaves_it_as_it_was() {
     let newest = series(tmp.path());
     let dir = tmp.path().join("k.1.er");
     let before = relative(&dir);
-    let full = |_| Err(std::io::ErrorKind::StorageFull.into());
+    let full = || Err(std::io::ErrorKind::StorageFull.into());
     assert!(pack_in_place(&first_of(&newest), &mut { full }).is_err());
     assert_eq!(relative(&dir), before);
-    assert!(pack_in_place(&first_of(&newest), &mut |_| Ok(())).is_ok());
+    assert!(pack_in_place(&first_of(&newest), &mut || Ok(())).is_ok());
 }
 
 proptest! {

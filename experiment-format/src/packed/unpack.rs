@@ -18,8 +18,7 @@ use tar::{Archive, Entry, EntryType};
 use super::pack::{kind_of, open_entry};
 use super::{MAX_ENTRIES, MAX_PATH_BYTES, packed_file};
 use crate::Result;
-use crate::archive::{ARCHIVES, is_compressed};
-use crate::copies::decompress;
+use crate::archive::ARCHIVES;
 use crate::directory::{INCOMPLETE, entries};
 use crate::error::Error;
 use crate::file::open_regular;
@@ -136,8 +135,8 @@ pub fn unpack_all(
     Ok(directory)
 }
 
-/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes, and
-/// decompresses the compressed ones. Links and everything else that is not a file are skipped.
+/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes. Links and
+/// everything else that is not a file are skipped.
 fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let dir = match open(from, flags, Mode::empty()) {
@@ -154,23 +153,9 @@ fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
         if kind_of(&stat) != SFlag::S_IFREG || name.as_bytes().starts_with(INCOMPLETE.as_bytes()) {
             continue;
         }
-        let compressed = name.to_str().is_some_and(is_compressed);
-        let copy = if compressed {
-            to.join(name).with_extension("")
-        } else {
-            to.join(name)
-        };
-        let mut copy = match new_file(&copy) {
-            // It is here both ways.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            copy => copy?,
-        };
-        let file = File::from(file);
-        let bytes = if compressed {
-            decompress(&file, &copy, left)?
-        } else {
-            io::copy(&mut file.take(left.saturating_add(1)), &mut copy)?
-        };
+        let mut copy = new_file(&to.join(name))?;
+        let mut content = File::from(file).take(left.saturating_add(1));
+        let bytes = io::copy(&mut content, &mut copy)?;
         left = left.checked_sub(bytes).ok_or(Errno::ENOSPC)?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
-use experiment_format::packed::{compress_copies, pack_in_place};
+use experiment_format::packed::pack_in_place;
 
 use super::experiment::{SUB, made};
 
@@ -145,9 +145,8 @@ fn it_is_listed_once() {
     );
 }
 
-/// Makes `ktest.3.er` as [`packed`], and packs it in its directory. Its load objects are there
-/// compressed, and `as_they_were`.
-fn packed_in_place(as_they_were: bool) -> tempfile::TempDir {
+/// Makes `ktest.3.er` as [`packed`], and packs it in its directory.
+fn packed_in_place() -> tempfile::TempDir {
     let tmp = packed();
     let path = tmp.path();
     fs::rename(
@@ -159,15 +158,10 @@ fn packed_in_place(as_they_were: bool) -> tempfile::TempDir {
     let newest = NameRequest::Exactly("ktest.4.er".to_owned());
     let (newest, _) = ExperimentDir::create(path, &newest, None).unwrap();
     let older = newest.older_experiments().unwrap().pop().unwrap();
-    pack_in_place(&older, &mut |_| Ok(())).unwrap();
-    compress_copies(&older, None, &mut |_| Ok(())).unwrap();
+    pack_in_place(&older, &mut || Ok(())).unwrap();
     drop(older);
-    let older = newest.older_experiments().unwrap().pop().unwrap();
-    if !as_they_were {
-        older.remove_double_copies();
-    }
     let copies = fs::read_dir(path.join("ktest.3.er/archives")).unwrap();
-    assert_eq!(copies.count(), if as_they_were { 4 } else { 2 });
+    assert_eq!(copies.count(), 2);
     newest.remove_all().unwrap();
     fs::create_dir(path.join("kept/temporary")).unwrap();
     tmp
@@ -175,13 +169,7 @@ fn packed_in_place(as_they_were: bool) -> tempfile::TempDir {
 
 #[test]
 fn one_that_is_packed_in_its_directory_reads_as_before() {
-    for as_they_were in [true, false] {
-        reads_as_before(as_they_were);
-    }
-}
-
-fn reads_as_before(as_they_were: bool) {
-    let tmp = packed_in_place(as_they_were);
+    let tmp = packed_in_place();
     let (here, kept) = (tmp.path(), tmp.path().join("kept"));
     let report = |directory: &Path, view: &str| {
         printed(directory, &["report", "ktest.3.er", view, "--json"])
@@ -206,28 +194,8 @@ fn reads_as_before(as_they_were: bool) {
 }
 
 #[test]
-fn damaged_copies_of_load_objects_are_named() {
-    let tmp = packed_in_place(false);
-    let path = tmp.path();
-    for entry in fs::read_dir(path.join("ktest.3.er/archives")).unwrap() {
-        fs::write(entry.unwrap().path(), "no zstd").unwrap();
-    }
-    let damaged = kcollect(path, &["report", "ktest.3.er", "functions"]);
-    let text = String::from_utf8([damaged.stdout, damaged.stderr].concat()).unwrap();
-    assert!(text.contains("cannot decompress"), "{text}");
-    let (code, text) = refused(path, &["unpack", "ktest.3.er", "-d", "temporary"]);
-    assert!(code == 66 && text.contains("Unknown frame"), "{text}");
-}
-
-#[test]
 fn one_that_is_packed_in_its_directory_is_carried_away_whole() {
-    for as_they_were in [true, false] {
-        is_carried_away_whole(as_they_were);
-    }
-}
-
-fn is_carried_away_whole(as_they_were: bool) {
-    let tmp = packed_in_place(as_they_were);
+    let tmp = packed_in_place();
     let path = tmp.path();
     fs::create_dir(path.join("other")).unwrap();
     printed(path, &["unpack", "ktest.3.er", "-d", "other"]);

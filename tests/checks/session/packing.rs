@@ -89,7 +89,7 @@ fn root_a_series_that_is_packed_reads_as_before() -> Result<()> {
         "the last one is packed"
     );
     closed_without_a_gap(&directories)?;
-    // What was being packed or compressed at the end is as it was.
+    // What was being packed at the end is as it was.
     for path in all
         .iter()
         .flat_map(|path| [path.clone(), path.join("archives")])
@@ -155,17 +155,16 @@ fn root_kills_while_it_packs_lose_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Returns the inodes of the copies of load objects, of the compressed ones or of the others. One
-/// that is being made counts as none: it is removed where the recording is killed.
-fn copies(experiment: &Path, compressed: bool) -> HashSet<u64> {
+/// Returns the inodes of the copies of load objects. One that is being made counts as none: it is
+/// removed where the recording is killed.
+fn copies(experiment: &Path) -> HashSet<u64> {
     let entries = fs::read_dir(experiment.join("archives"));
     let entries = entries.into_iter().flatten().flatten();
-    let wanted = entries.filter(|entry| {
+    let complete = entries.filter(|entry| {
         let name = entry.file_name();
-        let name = name.as_encoded_bytes();
-        !name.starts_with(b".incomplete") && name.ends_with(b".zst") == compressed
+        !name.as_encoded_bytes().starts_with(b".incomplete")
     });
-    wanted
+    complete
         .filter_map(|entry| Some(entry.metadata().ok()?.ino()))
         .collect()
 }
@@ -185,7 +184,7 @@ fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
     // not have begun when the recording is killed.
     let left = [path(1), path(2)];
     running.until("a third experiment", || {
-        path(3).exists() && left.iter().all(|path| copies(path, false).len() >= 5)
+        path(3).exists() && left.iter().all(|path| copies(path).len() >= 5)
     })?;
     running.signal(Signal::SIGKILL)?;
     running.finish()?;
@@ -200,12 +199,6 @@ fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
     let mut running = service(directory.path(), &fast, LIMIT)?;
     let packed = || left.iter().all(|path| packed_file(path).is_some());
     running.until("packed experiments", packed)?;
-    // Their load objects are compressed, and they have those in common.
-    let compressed = || {
-        let mut left = left.iter();
-        left.all(|path| copies(path, true).len() >= 5 && copies(path, false).is_empty())
-    };
-    running.until("compressed load objects", compressed)?;
     running.signal(Signal::SIGTERM)?;
     running.finish()?;
     ensure!(Experiment::open(&left[0])?.is_closed(), "the first is open");
@@ -213,9 +206,8 @@ fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
         Experiment::open(path)?;
     }
     ensure!(packed_file(&other).is_none(), "it was not to be packed");
-    let common = copies(&left[0], true)
-        .intersection(&copies(&left[1], true))
-        .count();
-    ensure!(common >= 3, "{common} compressed copies in common");
+    // Their load objects are there, and they have those in common.
+    let common = copies(&left[0]).intersection(&copies(&left[1])).count();
+    ensure!(common >= 3, "{common} copies in common");
     Ok(())
 }

@@ -169,13 +169,7 @@ fn records(all: &mut Vec<(String, usize)>) {
         header,
         [address, bytes, weighted_bytes, freed, zero]
     );
-    structure!(
-        all,
-        probe_use,
-        ProbeUse,
-        0,
-        [taken_ns, closed]
-    );
+    structure!(all, probe_use, ProbeUse, 0, [taken_ns, closed]);
     structure!(
         all,
         usdt_operand,

@@ -35,7 +35,7 @@ pub(super) struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// Starts the threads that pack, if the plan says so.
+    /// Starts the thread that packs, if the plan says so.
     pub(super) fn start(plan: &'a Plan) -> Result<Series<'a>, Failure> {
         let packer = plan
             .series
@@ -113,12 +113,8 @@ impl<'a> Series<'a> {
         if let Some(keep) = self.plan.series.keep {
             keep::remove_oldest(keep, &mut older_experiments, output);
         }
-        if let Some(packer) = &mut self.packer {
+        if let Some(packer) = &self.packer {
             packer.report(output);
-            // The experiment that is recorded now links to the copies of the last one before it.
-            for older in older_experiments.iter().rev().skip(1) {
-                older.remove_double_copies();
-            }
             packer.add(older_experiments);
         }
     }

@@ -27,7 +27,9 @@ impl TracedAllocators {
         let check = |(pid, process): (&Pid, &mut ProbedAllocators)| {
             process.budget.plan_check(now_ns, false);
             let taken_ns = programs.probes_took(process.use_index).ok()?;
-            let taken = process.budget.check(share, taken_ns, cpu_time(*pid)?, now_ns)?;
+            let taken = process
+                .budget
+                .check(share, taken_ns, cpu_time(*pid)?, now_ns)?;
             Some((*pid, taken))
         };
         due.filter_map(check).collect()
@@ -71,7 +73,9 @@ impl UserSpace {
     ) {
         let now_ns = machine::now();
         let name_of = |pid| {
-            let name = processes.get(pid).and_then(|process| process.name.as_deref());
+            let name = processes
+                .get(pid)
+                .and_then(|process| process.name.as_deref());
             name.unwrap_or_default()
         };
         for (pid, share) in self.allocators.check(programs, now_ns) {
