@@ -14,8 +14,8 @@ use crate::record::route::Router;
 use crate::record::user::UserSpace;
 
 impl TracedAllocators {
-    /// Checks the probes of the processes whose check is due. Returns those whose budget is used up,
-    /// with what their probes took, as a share of their own CPU time.
+    /// Checks the probes of the processes whose check is due. Returns those whose budget is used
+    /// up, with what their probes took, as a share of their own CPU time.
     fn check(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, f64)> {
         let Some(share) = self.sampling.and_then(|sampling| sampling.budget) else {
             return Vec::new();
