@@ -90,7 +90,6 @@ pub(super) enum Sub {
         json: bool,
     },
     /// Packs an experiment into one file, to be kept or carried away. All commands read it as it is
-    #[command(alias = "archive")]
     Pack {
         /// The experiments, which are left as they are
         #[arg(value_name = "EXPERIMENT", required = true)]
@@ -240,7 +239,7 @@ pub(super) struct TimeArgs {
     #[arg(long, value_name = "SIZE|TIME", allow_hyphen_values = true)]
     pub(super) keep: Option<String>,
     /// With --rotate, pack each experiment in its directory once it is complete, at a quarter of
-    /// --budget, or else 5 % of one CPU. It takes a fifth of the space. kcollect reads it as
+    /// --budget, or else 5 % of one CPU. Its data take a fifth of the space. kcollect reads it as
     /// before; kcollect unpack makes it one for gprofng
     #[arg(long)]
     pub(super) pack: bool,
