@@ -1,8 +1,8 @@
 //! The microstates of a thread, with the numbers, names and metrics that gprofng uses.
 //!
-//! The numbers are the values of the MSTATE field of a clock packet, and the positions in a tick
-//! array. An integer in `log.xml`, [`NumStates`], decides which of them gprofng shows: with the
-//! wrong one, ticks are in the file and in no column.
+//! The numbers are the values of the MSTATE field of a clock packet. An integer in `log.xml`,
+//! [`NumStates`], decides which of them gprofng shows: with the wrong one, ticks are in the file
+//! and in no column.
 
 use num_enum::{FromPrimitive, IntoPrimitive, TryFromPrimitive};
 

@@ -3,9 +3,9 @@
 //! A reader takes each field from its declared offset, so a writer is free to choose the layout.
 //! The layouts of the packets that this crate writes, [`ClockTick`], [`CounterEvent`],
 //! [`SyncEvent`], [`IoEvent`] and [`HeapEvent`], are stated once, in tables (`spec`); declaration
-//! and encoder follow from them. The decoder here follows the declaration of the file. It returns
-//! [`ClockRecord`]s for clock packets and tick arrays, and a [`CounterRecord`], a [`SyncRecord`],
-//! an [`IoRecord`] and a [`HeapRecord`] for the others. `walk` finds the packets of a file.
+//! and encoder follow from them. The decoder here follows the declaration of the file. It returns a
+//! [`ClockRecord`], a [`CounterRecord`], a [`SyncRecord`], an [`IoRecord`] or a [`HeapRecord`].
+//! `walk` finds the packets of a file.
 
 pub(crate) mod counter;
 pub(crate) mod heap;
@@ -15,18 +15,14 @@ pub(crate) mod sync;
 pub(crate) mod tick;
 pub(crate) mod walk;
 
-use std::array;
-use std::iter::Flatten;
-
 use crate::ids::{Pid, StackUid};
-use crate::microstate::{Microstate, NumStates};
 use crate::units::Nanos;
 use crate::xml::write::Element;
 
 pub use counter::{CounterEvent, CounterRecord};
 pub use heap::{HeapEvent, HeapKind, HeapRecord, WEIGHT_OF_ONE};
 pub use io_call::{IoEvent, IoKind, IoOperation, IoRecord};
-use spec::{ARRAY_FIELDS, CLOCK_SPEC, COUNTER_SPEC, FieldSpec, SHARED_FIELDS, VALUE_FIELD};
+use spec::{CLOCK_SPEC, COUNTER_SPEC, FieldSpec, SHARED_FIELDS, VALUE_FIELD};
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
 pub use tick::{ClockTick, Detail};
 
@@ -34,9 +30,6 @@ pub use tick::{ClockTick, Detail};
 pub const HEADER_BYTES: usize = 4;
 /// The type of a packet that is skipped.
 pub const EMPTY: u16 = 0;
-/// The type of a tick array, which is read and not written: gprofng reads a count for each state
-/// from such a packet.
-pub const TICK_ARRAY: u16 = 1;
 /// The type of a packet of a wait for a lock.
 pub const SYNC: u16 = 2;
 /// The type of a packet of a counter.
@@ -123,7 +116,7 @@ pub struct SharedFields {
     pub pid: Option<Pid>,
 }
 
-/// The ticks of one state in a packet that was read, in any layout, of any collector.
+/// A clock packet that was read, in any layout, of any collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockRecord {
     /// What all packets begin with.
@@ -136,73 +129,30 @@ pub struct ClockRecord {
     pub detail: u32,
 }
 
-/// The clock records of one packet, in the order of their states.
-#[derive(Debug, Clone)]
-pub struct PacketTicks {
-    shared: SharedFields,
-    detail: u32,
-    states: Flatten<array::IntoIter<Option<(u32, i32)>, { Microstate::PER_THREAD }>>,
-}
-
-impl Iterator for PacketTicks {
-    type Item = ClockRecord;
-
-    fn next(&mut self) -> Option<ClockRecord> {
-        let (state, ticks) = self.states.next()?;
-        Some(ClockRecord {
-            shared: self.shared,
-            state,
-            ticks,
-            detail: self.detail,
-        })
-    }
-}
-
 /// The layout of a declared packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PacketLayout {
     fields: Vec<FieldDecl>,
     /// The positions in `fields` of the fields of [`SHARED_FIELDS`], in its order.
     shared: [Option<usize>; SHARED_FIELDS.len()],
-    ticks: TickFields,
-    detail: Option<usize>,
+    /// The positions of the fields of [`CLOCK_SPEC`], in its order.
+    clock: [Option<usize>; 3],
     /// The positions of the counter and of its value, in a counter packet.
     counted: Option<[Option<usize>; 2]>,
 }
 
-/// The positions of the fields that hold states and numbers of ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TickFields {
-    One([Option<usize>; 2]),
-    Array([Option<usize>; ARRAY_FIELDS.len()]),
-}
-
 impl PacketLayout {
-    /// Returns the layout that `decl` declares, in a file whose clock table has these `states`.
-    /// gprofng ignores counts of further states, even if they are declared.
-    pub(crate) fn new(decl: &PacketDecl, states: NumStates) -> Self {
+    /// Returns the layout that `decl` declares.
+    pub(crate) fn new(decl: &PacketDecl) -> Self {
         let position = |name: &str| {
             decl.fields
                 .iter()
                 .rposition(|field| field.name.eq_ignore_ascii_case(name))
         };
-        let [state, ticks, detail] = CLOCK_SPEC.fields.map(|field| position(field.name));
-        let ticks = if decl.kind == TICK_ARRAY {
-            let mut counts = ARRAY_FIELDS.map(position);
-            let offered = usize::try_from(i32::from(states)).unwrap_or_default();
-            counts
-                .iter_mut()
-                .skip(offered)
-                .for_each(|count| *count = None);
-            TickFields::Array(counts)
-        } else {
-            TickFields::One([state, ticks])
-        };
         PacketLayout {
             fields: decl.fields.clone(),
             shared: SHARED_FIELDS.map(|field| position(field.name)),
-            ticks,
-            detail,
+            clock: CLOCK_SPEC.fields.map(|field| position(field.name)),
             counted: (decl.kind == COUNTER)
                 .then(|| [COUNTER_SPEC.fields[0].name, VALUE_FIELD.name].map(position)),
         }
@@ -247,25 +197,13 @@ impl PacketLayout {
     }
 
     /// The ticks of a packet; None without the thread, the time or the ticks.
-    pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
-        let get = |position| self.integer(position, packet);
-        let mut states = [None; Microstate::PER_THREAD];
-        match self.ticks {
-            TickFields::One(fields) => {
-                let [state, ticks] = fields.map(get);
-                states[0] = Some((state.unwrap_or_default() as u32, ticks? as i32));
-            }
-            TickFields::Array(counts) => {
-                for (state, count) in (0..).zip(counts) {
-                    let ticks = get(count).unwrap_or_default() as i32;
-                    states[state] = (ticks != 0).then_some((state as u32, ticks));
-                }
-            }
-        }
-        Some(PacketTicks {
+    pub(crate) fn ticks(&self, packet: &[u8]) -> Option<ClockRecord> {
+        let [state, ticks, detail] = self.clock.map(|position| self.integer(position, packet));
+        Some(ClockRecord {
             shared: self.shared(packet)?,
-            detail: get(self.detail).unwrap_or_default() as u32,
-            states: states.into_iter().flatten(),
+            state: state.unwrap_or_default() as u32,
+            ticks: ticks? as i32,
+            detail: detail.unwrap_or_default() as u32,
         })
     }
 }
@@ -365,13 +303,14 @@ impl PacketDecl {
 mod tests {
     use super::*;
     use crate::ids::Tid;
+    use crate::microstate::Microstate;
     use crate::units::Ticks;
     use proptest::prelude::*;
 
     #[test]
     fn names_of_fields_do_not_depend_on_case_and_cut_packets_have_none() {
         let decl = ClockTick::declaration();
-        let layout = PacketLayout::new(&decl, NumStates::Kernel);
+        let layout = PacketLayout::new(&decl);
         let tick = ClockTick {
             cpu: 1,
             time_ns: Nanos(6),
@@ -387,60 +326,6 @@ mod tests {
         assert_eq!(layout.value(&packet, "nothing"), None);
         assert_eq!(layout.value(&packet[..26], "KPID"), None);
         assert!(layout.ticks(&packet[..35]).is_none());
-    }
-
-    /// A tick array of another collector: thread, time and two counts, at places of its own.
-    fn foreign() -> (PacketDecl, Vec<u8>) {
-        let field = |name: &str, kind, offset| FieldDecl {
-            name: name.into(),
-            uname: String::new(),
-            kind,
-            offset,
-        };
-        let fields = vec![
-            field("wcpu", FieldType::Int32, 4),
-            field("THRID", FieldType::Uint64, 8),
-            field("TSTAMP", FieldType::Int64, 16),
-            field("TFLT", FieldType::Uint32, 24),
-            field("MSTATE", FieldType::Uint32, 28),
-        ];
-        let words = [32 | 1 << 16, 7u32, 12, 0, 99, 0, 5, 3];
-        let packet = words.iter().flat_map(|word| word.to_le_bytes());
-        let decl = PacketDecl {
-            kind: TICK_ARRAY,
-            uname: String::new(),
-            fields,
-        };
-        (decl, packet.collect())
-    }
-
-    #[test]
-    fn of_a_foreign_tick_array_the_declared_states_count() {
-        let (decl, packet) = foreign();
-        let layout = PacketLayout::new(&decl, NumStates::Solaris);
-        let found: Vec<_> = layout.ticks(&packet).unwrap().collect();
-        let record = |state, ticks| ClockRecord {
-            shared: SharedFields {
-                cpu: 0,
-                time_ns: Nanos(99),
-                stack: None,
-                thread: 12,
-                pid: None,
-            },
-            state,
-            ticks,
-            detail: 0,
-        };
-        assert_eq!(found, [record(3, 5), record(8, 7)]);
-    }
-
-    #[test]
-    fn states_that_the_table_does_not_have_do_not_count() {
-        let (decl, packet) = foreign();
-        for (states, count) in [(4, 1), (3, 0), (8, 1), (9, 2), (100, 2), (-1, 0)] {
-            let layout = PacketLayout::new(&decl, NumStates::from(states));
-            assert_eq!(layout.ticks(&packet).unwrap().count(), count, "{states}");
-        }
     }
 
     #[test]
@@ -459,23 +344,20 @@ mod tests {
     proptest! {
         #[test]
         fn any_declaration_meets_any_packet(
-            fields in prop::collection::vec((0usize..18, any::<u32>(), 0usize..7), 0..20),
+            fields in prop::collection::vec((0usize..8, any::<u32>(), 0usize..7), 0..20),
             packet in prop::collection::vec(any::<u8>(), 0..80),
-            kind in prop::sample::select(vec![CLOCK, TICK_ARRAY]),
-            states in -1i32..12,
         ) {
             let specs = SHARED_FIELDS.iter().chain(&CLOCK_SPEC.fields).map(|field| field.name);
-            let names: Vec<_> = specs.chain(ARRAY_FIELDS).collect();
+            let names: Vec<_> = specs.collect();
             let fields = fields.into_iter().map(|(name, offset, kind)| FieldDecl {
                 name: names[name].to_owned(),
                 uname: String::new(),
                 kind: FieldType::ALL[kind],
                 offset: offset % 80,
             });
-            let decl = PacketDecl { kind, uname: String::new(), fields: fields.collect() };
-            let layout = PacketLayout::new(&decl, NumStates::from(states));
-            let found: Vec<_> = layout.ticks(&packet).into_iter().flatten().collect();
-            prop_assert!(found.is_sorted_by_key(|record| record.state));
+            let decl = PacketDecl { kind: CLOCK, uname: String::new(), fields: fields.collect() };
+            let layout = PacketLayout::new(&decl);
+            let _ = layout.ticks(&packet);
             for name in names {
                 let _ = layout.value(&packet, name);
             }

@@ -32,11 +32,10 @@ use crate::functions::Archives;
 use crate::log::decode::{self, Log};
 use crate::log::{LAST_SAMPLE, LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
-use crate::microstate::NumStates;
 use crate::packed::{packed_file, read_log, unpack};
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
-    HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
+    HeapEvent, IoEvent, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
 };
 use crate::stacks::table::StackTable;
 use crate::units::Nanos;
@@ -319,24 +318,9 @@ impl Experiment {
     ///
     /// A system error.
     pub fn packets(&self) -> Result<Packets> {
-        let clocks = self
-            .header
-            .profiles
-            .iter()
-            .filter_map(|profile| match profile {
-                ProfileDecl::Clock {
-                    states, packets, ..
-                } => Some((*states, packets)),
-                _ => None,
-            });
-        // gprofng uses the states of the last table for all.
-        let last = clocks.clone().next_back();
-        let states = last.map_or(NumStates::Other(0), |(states, _)| states);
-        let layouts = clocks
-            .flat_map(|(_, packets)| packets)
-            .map(|packet| (packet.kind, PacketLayout::new(packet, states)))
-            .collect();
-        self.packets_of(tick::FILE, layouts)
+        self.packets_in(tick::FILE, |profile| {
+            matches!(profile, ProfileDecl::Clock { .. })
+        })
     }
 
     /// Returns the packets of `hwcounters`: overflows of the counters of [`ProfileDecl::Counters`].
@@ -381,10 +365,9 @@ impl Experiment {
     /// Returns the packets of a file that the tables of a kind declare.
     fn packets_in(&self, file: &str, of_kind: impl Fn(&ProfileDecl) -> bool) -> Result<Packets> {
         let tables = self.header.profiles.iter().filter(|table| of_kind(table));
-        let layout = |packet: &PacketDecl| PacketLayout::new(packet, NumStates::Other(0));
         let layouts = tables
             .flat_map(ProfileDecl::packets)
-            .map(|packet| (packet.kind, layout(packet)))
+            .map(|packet| (packet.kind, PacketLayout::new(packet)))
             .collect();
         self.packets_of(file, layouts)
     }

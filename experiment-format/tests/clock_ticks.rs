@@ -19,7 +19,7 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::ProfileDecl;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockRecord, ClockTick, Detail, TICK_ARRAY};
+use experiment_format::packet::{ClockRecord, ClockTick, Detail};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
@@ -332,71 +332,6 @@ fn the_last_table_sets_the_length_of_a_tick() {
     assert_eq!(edited(first, other), ["0.120", "0.010", "0.550"]);
     let other = "ptimer=\"1000\" numstates=\"10\"";
     assert_eq!(edited(last, other), ["0.012", "0.001", "0.055"]);
-}
-
-/// Tick arrays, which Solaris wrote and this crate once, are read as gprofng reads them: a record
-/// for each state, of as many states as the last table has.
-#[test]
-fn tick_arrays_are_read() {
-    let tmp = tempfile::tempdir().unwrap();
-    let thread = |state, ticks| Written {
-        cpu: 2,
-        tid: 41,
-        function: 1,
-        state,
-        ticks,
-        detail: 3,
-    };
-    let written = [
-        thread(Microstate::KernelCpu, 50),
-        thread(Microstate::User, 1),
-    ];
-    let path = write(tmp.path(), founder(), &written);
-    // The same stack, thread and time as in the second packet.
-    let profile = path.join("profile");
-    let mut bytes = std::fs::read(&profile).unwrap();
-    let mut array = bytes[BYTES..2 * BYTES].to_vec();
-    array[..4].copy_from_slice(&[80, 0, TICK_ARRAY as u8, 0]);
-    array.truncate(32);
-    let of_states = (1..=10).chain([3, 0]);
-    array.extend(of_states.flat_map(u32::to_le_bytes));
-    bytes.extend(array);
-    std::fs::write(&profile, bytes).unwrap();
-    let mut declared = String::from("<profpckt kind=\"1\" uname=\"Microstate profiling data\">\n");
-    let mut field = |name: &str, offset: u32, kind: &str| {
-        declared.push_str(&format!(
-            "<field name=\"{name}\" offset=\"{offset}\" type=\"{kind}\"/>\n"
-        ));
-    };
-    field("CPUID", 4, "UINT32");
-    field("TSTAMP", 8, "INT64");
-    // gprofng aborts if a field has two types in one experiment.
-    field("FRINFO", 16, "UINT32");
-    field("THRID", 20, "UINT32");
-    field("KPID", 24, "UINT32");
-    let states = [
-        "UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP",
-    ];
-    for (number, name) in (0..).zip(states) {
-        field(name, 32 + 4 * number, "INT32");
-    }
-    field("KDETAIL", 72, "UINT32");
-    declared.push_str("</profpckt>\n");
-    let log = std::fs::read_to_string(path.join("log.xml")).unwrap();
-    let with_arrays = log.replace("</profpckt>\n", &format!("</profpckt>\n{declared}"));
-    std::fs::write(path.join("log.xml"), &with_arrays).unwrap();
-    let states = Microstate::ALL.into_iter().take(Microstate::PER_THREAD);
-    let in_array = states.map(|state| thread(state, 1 + state.number()));
-    let all: Vec<_> = written.iter().cloned().chain(in_array).collect();
-    assert_eq!(read_sums(&path), expected(&all));
-    compare(&path, &expected(&all));
-    // A table of three states that follows: gprofng makes three records of an array.
-    let last = "</profile>\n<event";
-    let third = "</profile>\n<profile name=\"profile\" ptimer=\"10000\" numstates=\"3\"/>\n<event";
-    assert!(with_arrays.contains(last), "{with_arrays}");
-    std::fs::write(path.join("log.xml"), with_arrays.replacen(last, third, 1)).unwrap();
-    assert_eq!(read_sums(&path), expected(&all[..5]));
-    compare(&path, &expected(&all[..5]));
 }
 
 proptest! {

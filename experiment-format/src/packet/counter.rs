@@ -90,11 +90,10 @@ impl PacketLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::microstate::NumStates;
     use proptest::prelude::*;
 
     fn decoded(packet: &[u8]) -> Option<CounterRecord> {
-        PacketLayout::new(&CounterEvent::declaration(), NumStates::Solaris).counted(packet)
+        PacketLayout::new(&CounterEvent::declaration()).counted(packet)
     }
 
     proptest! {

@@ -152,12 +152,11 @@ impl PacketLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::microstate::NumStates;
     use proptest::prelude::*;
 
     fn decoded(packet: &[u8]) -> Option<HeapRecord> {
         let table = HeapEvent::table();
-        PacketLayout::new(&table.packets()[0], NumStates::Other(0)).allocated(packet)
+        PacketLayout::new(&table.packets()[0]).allocated(packet)
     }
 
     proptest! {

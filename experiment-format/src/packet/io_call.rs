@@ -232,12 +232,11 @@ impl PacketLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::microstate::NumStates;
     use proptest::prelude::*;
 
     fn decoded(packet: &[u8]) -> Option<IoRecord> {
         let table = IoEvent::table();
-        PacketLayout::new(&table.packets()[0], NumStates::Other(0)).called(packet)
+        PacketLayout::new(&table.packets()[0]).called(packet)
     }
 
     proptest! {

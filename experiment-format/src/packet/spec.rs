@@ -4,7 +4,6 @@
 use crate::Result;
 use crate::error::Error;
 use crate::ids::StackUid;
-use crate::microstate::Microstate;
 use crate::packet::{CLOCK, COUNTER, FieldDecl, FieldType, HEADER_BYTES, PacketDecl, header};
 use crate::units::Nanos;
 
@@ -45,12 +44,6 @@ pub(super) const CLOCK_SPEC: PacketSpec<3> = PacketSpec::new(
         field("KDETAIL", "Detail", FieldType::Uint32, 36),
     ],
 );
-
-/// The fields of a tick array that have the ticks of each state, by [`Microstate::number`]. gprofng
-/// makes the state and its ticks from them.
-pub(super) const ARRAY_FIELDS: [&str; Microstate::PER_THREAD] = [
-    "UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP",
-];
 
 /// The layout of a counter packet, without its value.
 pub(super) const COUNTER_SPEC: PacketSpec<1> = PacketSpec::new(

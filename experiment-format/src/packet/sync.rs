@@ -148,14 +148,13 @@ impl PacketLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::microstate::NumStates;
     use crate::packet::PacketDecl;
     use proptest::prelude::*;
 
     fn decoded(packet: &[u8]) -> Option<SyncRecord> {
         let table = SyncEvent::table(SyncThreshold::Given(Duration::ZERO));
         let declared: &PacketDecl = &table.packets()[0];
-        PacketLayout::new(declared, NumStates::Other(0)).waited(packet)
+        PacketLayout::new(declared).waited(packet)
     }
 
     #[test]

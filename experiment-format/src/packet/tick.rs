@@ -5,10 +5,6 @@
 //! continues with one state, its ticks, and what is known beyond the state, a [`Detail`]. THRID has
 //! only 4 bytes, which suffice for a thread id and which gprofng accepts.
 //!
-//! Solaris wrote tick arrays: packets of 80 bytes with the ticks of each of the ten states. Here an
-//! interval of a thread has one state, so its packet has half the size. Tick arrays can still be
-//! read, since early versions of this crate wrote them.
-//!
 //! gprofng 2.40 shows the metrics of all clock tables of a header at once, so a founder has a table
 //! of the CPUs' ticks and one of the ten states. It uses the length of a tick of the last table for
 //! all, so a header whose tables differ in it is refused.
@@ -159,9 +155,8 @@ mod tests {
         }
     }
 
-    fn decoded(decl: &PacketDecl, packet: &[u8]) -> Option<Vec<ClockRecord>> {
-        let layout = PacketLayout::new(decl, NumStates::Solaris);
-        Some(layout.ticks(packet)?.collect())
+    fn decoded(decl: &PacketDecl, packet: &[u8]) -> Option<ClockRecord> {
+        PacketLayout::new(decl).ticks(packet)
     }
 
     #[test]
@@ -205,14 +200,14 @@ mod tests {
         assert_eq!(bytes, tick.encode().unwrap());
     }
 
-    /// Packets had no detail at first.
+    /// Other collectors have none.
     #[test]
     fn a_packet_without_a_detail_is_read() {
         let mut tick = tick(8, Ticks(1), Nanos(7), [0; 3], 1);
         tick.detail = Detail::Woken.number();
         let packet = tick.encode().unwrap();
         let mut decl = ClockTick::declaration();
-        let detail = |decl: &PacketDecl, packet: &[u8]| decoded(decl, packet).unwrap()[0].detail;
+        let detail = |decl: &PacketDecl, packet: &[u8]| decoded(decl, packet).unwrap().detail;
         assert_eq!(detail(&decl, &packet), 2);
         assert_eq!(detail(&decl, &packet[..36]), 0);
         decl.fields.retain(|field| field.name != "KDETAIL");
@@ -266,7 +261,7 @@ mod tests {
                 detail,
             };
             let (decl, packet) = (ClockTick::declaration(), tick.encode().unwrap());
-            prop_assert_eq!(decoded(&decl, &packet), Some(vec![expected]));
+            prop_assert_eq!(decoded(&decl, &packet), Some(expected));
             // One that is cut counts if its ticks are whole.
             let whole = decoded(&decl, &packet[..cut]).is_some();
             prop_assert_eq!(whole, cut >= 36);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::Result;
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
-    ClockRecord, CounterRecord, HeapRecord, IoRecord, PacketLayout, PacketTicks, SyncRecord, Value,
+    ClockRecord, CounterRecord, HeapRecord, IoRecord, PacketLayout, SyncRecord, Value,
 };
 
 /// A reader of the packets of a data file.
@@ -69,9 +69,8 @@ impl<'a> Packet<'a> {
         self.layout.value(self.bytes, name)
     }
 
-    /// Its clock ticks, in the order of their states; None without the thread, the time or the
-    /// ticks.
-    pub fn ticks(&self) -> Option<PacketTicks> {
+    /// Its clock ticks; None without the thread, the time or the ticks.
+    pub fn ticks(&self) -> Option<ClockRecord> {
         self.layout.ticks(self.bytes)
     }
 
@@ -101,16 +100,11 @@ impl<'a> Packet<'a> {
 #[derive(Debug)]
 pub struct ClockRecords {
     packets: Packets,
-    /// The packet whose ticks are returned now.
-    current: Option<PacketTicks>,
 }
 
 impl ClockRecords {
     pub(super) fn new(packets: Packets) -> Self {
-        ClockRecords {
-            packets,
-            current: None,
-        }
+        ClockRecords { packets }
     }
 }
 
@@ -119,11 +113,12 @@ impl Iterator for ClockRecords {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(tick) = self.current.as_mut().and_then(Iterator::next) {
-                return Some(Ok(tick));
-            }
             match self.packets.next_packet() {
-                Ok(Some(packet)) => self.current = packet.ticks(),
+                Ok(Some(packet)) => {
+                    if let Some(tick) = packet.ticks() {
+                        return Some(Ok(tick));
+                    }
+                }
                 Ok(None) => return None,
                 Err(error) => {
                     // After an error, the iteration ends.

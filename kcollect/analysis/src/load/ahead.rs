@@ -17,18 +17,11 @@ const TICKS_PER_BATCH: usize = 4096;
 /// is.
 const MAX_QUEUED_BATCHES: usize = 8;
 
-/// A tick as it is in its packet.
-pub(super) struct Tick {
-    pub(super) record: ClockRecord,
-    /// Whether it is the first of its packet.
-    pub(super) first: bool,
-}
-
 /// A message from the reading thread. An experiment arrives as its stacks, then batches of its
 /// ticks, then its end.
 enum Batch {
     Stacks(StackTable),
-    Ticks(Vec<Tick>),
+    Ticks(Vec<ClockRecord>),
     /// The number of damaged records in the file of the ticks, or why it cannot be read.
     End(Result<u64, Error>),
 }
@@ -86,7 +79,7 @@ impl ReadAhead {
     ///
     /// # Errors
     /// A system error, after which its ticks have ended.
-    pub(super) fn ticks(&mut self) -> Result<Option<Vec<Tick>>, Error> {
+    pub(super) fn ticks(&mut self) -> Result<Option<Vec<ClockRecord>>, Error> {
         match self.batches.recv() {
             Ok(Batch::Ticks(ticks)) => Ok(Some(ticks)),
             Ok(Batch::End(end)) => {
@@ -105,11 +98,7 @@ fn read(experiment: &Experiment, to: &SyncSender<Batch>) -> Result<u64, Error> {
     let _ = to.send(Batch::Stacks(experiment.stacks()?));
     let mut ticks = Vec::with_capacity(TICKS_PER_BATCH);
     while let Some(packet) = packets.next_packet()? {
-        let mut first = true;
-        for record in packet.ticks().into_iter().flatten() {
-            ticks.push(Tick { record, first });
-            first = false;
-        }
+        ticks.extend(packet.ticks());
         if ticks.len() >= TICKS_PER_BATCH {
             let full = std::mem::replace(&mut ticks, Vec::with_capacity(TICKS_PER_BATCH));
             let _ = to.send(Batch::Ticks(full));

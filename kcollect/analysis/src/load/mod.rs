@@ -42,7 +42,7 @@ use crate::model::{
     CpuId, ExperimentId, ExperimentInfo, FileId, Model, ProcessGroups, ProcessId, ProcessInfo,
     SUM_SLOTS, StackId, ThreadId, ThreadInfo, TickRow,
 };
-use ahead::{ReadAhead, Tick};
+use ahead::ReadAhead;
 use kernel_names::KernelNames;
 use open::Opened;
 use resolve::{Addresses, Resolver};
@@ -281,16 +281,10 @@ impl Loader {
         ahead: &mut ReadAhead,
     ) -> Result<(), Error> {
         let tick_ns = Nanos::from_micros(self.model.experiment(context.id).tick_us.into());
-        // What all rows of a packet have in common; its ticks are not set. None: the packet's time
-        // is impossible.
-        let mut of_packet = None;
         while let Some(ticks) = ahead.ticks()? {
-            for Tick { record, first } in ticks {
-                if first {
-                    of_packet = self.row(context, progress, &record.shared);
-                    progress.impossible += u64::from(of_packet.is_none());
-                }
-                let Some(row) = of_packet else {
+            for record in ticks {
+                let Some(row) = self.row(context, progress, &record.shared) else {
+                    progress.impossible += 1;
                     continue;
                 };
                 let ns = tick_ns.saturating_mul(record.ticks.unsigned_abs().into());
