@@ -90,6 +90,7 @@ pub(super) enum Sub {
         json: bool,
     },
     /// Packs an experiment into one file, to be kept or carried away. All commands read it as it is
+    #[command(alias = "archive")]
     Pack {
         /// The experiments, which are left as they are
         #[arg(value_name = "EXPERIMENT", required = true)]
