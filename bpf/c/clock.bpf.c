@@ -19,6 +19,10 @@
 #include <bpf/bpf_core_read.h>
 #include "arch.h"
 #include "clock.h"
+#include "record.h"
+#include "run_queue.h"
+#include "steal.h"
+#include "thread.h"
 #include "user_return.h"
 
 char LICENSE[] SEC("license") = "GPL";

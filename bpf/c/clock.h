@@ -4,11 +4,14 @@
 #define KCOLLECT_CLOCK_H
 
 #include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include "grid.h"
 #include "record.h"
 #include "run_queue.h"
 #include "sched_info.h"
 #include "steal.h"
+#include "thread.h"
 
 extern const volatile __u64 period_ns;
 extern const volatile bool record_idle;

@@ -4,7 +4,9 @@
 #include <bpf/bpf_helpers.h>
 #include "deciding_words.h"
 #include "hash.h"
+#include "ring.h"
 #include "unwind.h"
+#include "unwind_tables.h"
 #include "user_scratch.h"
 
 char LICENSE[] SEC("license") = "GPL";

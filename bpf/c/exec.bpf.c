@@ -17,7 +17,10 @@
 #include <bpf/bpf_core_read.h>
 #include "account.h"
 #include "clock.h"
+#include "record.h"
 #include "rotation.h"
+#include "sched_info.h"
+#include "thread.h"
 #include "thread_record.h"
 #include "user_return.h"
 

@@ -25,8 +25,10 @@
 #include "arch.h"
 #include "clock.h"
 #include "draw.h"
+#include "limits.h"
 #include "record.h"
 #include "user_return.h"
+#include "user_scratch.h"
 #include "user_stack.h"
 #include "user_unwind.h"
 

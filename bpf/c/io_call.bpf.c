@@ -34,11 +34,9 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "arch.h"
-#include "clock.h"
 #include "io_stack.h"
 #include "io_trace.h"
 #include "record.h"
-#include "user_return.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

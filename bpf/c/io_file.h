@@ -13,7 +13,8 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include "hash.h"
-#include "record.h"
+#include "records.h"
+#include "ring.h"
 
 /* Files whose path was sent. One that is no longer among them is sent again. */
 #define MAX_NAMED_FILES 16384

@@ -19,10 +19,13 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "arch.h"
 #include "deciding_words.h"
 #include "hash.h"
-#include "record.h"
+#include "records.h"
+#include "ring.h"
 #include "user_return.h"
+#include "user_scratch.h"
 #include "user_stack.h"
 #include "user_unwind.h"
 

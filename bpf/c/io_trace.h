@@ -10,8 +10,9 @@
 #include "arch.h"
 #include "clock.h"
 #include "io_stack.h"
-#include "record.h"
-#include "user_return.h"
+#include "records.h"
+#include "ring.h"
+#include "user_stack.h"
 
 #define TRACED_CALLS (CALL_TABLES * IO_CALLS)
 

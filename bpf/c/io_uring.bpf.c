@@ -17,8 +17,11 @@
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
+#include "clock.h"
 #include "io_file.h"
+#include "io_stack.h"
 #include "io_trace.h"
+#include "record.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

@@ -14,10 +14,14 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "account.h"
 #include "arch.h"
+#include "clock.h"
 #include "limits.h"
 #include "off_cpu.h"
 #include "record.h"
+#include "thread.h"
+#include "user_stack.h"
 
 /* The shortest wait that is recorded, ns; NO_LOCK_WAITS: none is. Set by bpf/src/load.rs. */
 extern const volatile __u64 lock_threshold_ns;

@@ -10,10 +10,12 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "clock.h"
+#include "mapped_code.h"
 #include "record.h"
 #include "ring.h"
 #include "thread.h"
 #include "user_return.h"
+#include "user_scratch.h"
 #include "user_stack.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -6,6 +6,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "account.h"
 #include "arch.h"
 #include "clock.h"
 #include "grid.h"

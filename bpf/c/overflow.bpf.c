@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "limits.h"
 #include "record.h"
+#include "thread.h"
 #include "user_return.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -5,6 +5,8 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "cpu_stats.h"
+#include "records.h"
 #include "ring.h"
 
 #define PF_EXITING 0x00000004

@@ -6,6 +6,8 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "records.h"
+#include "unwind_scan.h"
 #include "user_scratch.h"
 #include "user_stack.h"
 #include "user_unwind.h"

@@ -13,7 +13,6 @@
 #include <bpf/bpf_helpers.h>
 #include "cpu_stats.h"
 #include "limits.h"
-#include "records.h"
 
 /* The element of a map that has one, perhaps one for each CPU. */
 static __always_inline void *only_element(void *map)

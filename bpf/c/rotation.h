@@ -12,6 +12,9 @@
 #include <bpf/bpf_helpers.h>
 #include "account.h"
 #include "clock.h"
+#include "grid.h"
+#include "ring.h"
+#include "steal.h"
 #include "thread.h"
 
 /* Whether a thread's account has to be closed at the rotation `epoch_start_ns`, with which the

@@ -6,10 +6,14 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "account.h"
+#include "clock.h"
+#include "grid.h"
 #include "off_cpu.h"
+#include "record.h"
 #include "rotation.h"
+#include "sched_info.h"
+#include "thread.h"
 #include "thread_record.h"
-#include "user_return.h"
 
 /* Whether boundaries before a rotation passed in the off-CPU interval of a thread. */
 static __always_inline bool has_boundaries_before(struct thread *thread, __u64 rotation)

@@ -16,15 +16,20 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "account.h"
-#include "arch.h"
 #include "clock.h"
+#include "grid.h"
 #include "lock_wait.h"
 #include "off_cpu.h"
+#include "record.h"
+#include "rotation.h"
 #include "rotation_switch.h"
+#include "run_queue.h"
 #include "sched_info.h"
 #include "steal.h"
+#include "thread.h"
 #include "thread_record.h"
 #include "user_return.h"
+#include "user_stack.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

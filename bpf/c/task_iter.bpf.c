@@ -17,11 +17,16 @@
 #include <bpf/bpf_core_read.h>
 #include "account.h"
 #include "clock.h"
+#include "grid.h"
 #include "off_cpu.h"
+#include "record.h"
 #include "remote_stack.h"
 #include "rotation.h"
+#include "sched_info.h"
+#include "thread.h"
 #include "thread_record.h"
-#include "user_return.h"
+#include "user_scratch.h"
+#include "user_stack.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

@@ -71,6 +71,13 @@ static __always_inline void advance_user_return(struct thread *thread)
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 }
 
+/* Claims an account, to begin or end its tracking, unless another program does so at this
+ * moment. */
+static __always_inline bool claim_tracking(struct account *account, __u32 from)
+{
+	return __sync_val_compare_and_swap(&account->tracking, from, TRACKING_CLAIMED) == from;
+}
+
 /* Tracks a thread in an epoch: see account_track(). */
 static __always_inline void track(struct thread *thread, __u64 epoch_start_ns, __u64 now_ns,
 				  __u32 state, __u32 detail, __u64 run_delay, __u64 run_time)

@@ -3,7 +3,11 @@
 #ifndef KCOLLECT_THREAD_RECORD_H
 #define KCOLLECT_THREAD_RECORD_H
 
-#include "off_cpu.h"
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include "account.h"
+#include "clock.h"
 #include "record.h"
 #include "thread.h"
 
@@ -89,13 +93,6 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 		out->counts[index] -= thread->baseline[index];
 	read_group(out, task);
 	out->user = BPF_CORE_READ(task, cred, euid.val);
-}
-
-/* Claims an account, to begin or end its tracking, unless another program does so at this
- * moment. */
-static __always_inline bool claim_tracking(struct account *account, __u32 from)
-{
-	return __sync_val_compare_and_swap(&account->tracking, from, TRACKING_CLAIMED) == from;
 }
 
 #endif

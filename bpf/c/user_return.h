@@ -18,9 +18,11 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include "arch.h"
 #include "record.h"
 #include "thread.h"
+#include "user_scratch.h"
 #include "user_stack.h"
 #include "user_unwind.h"
 

@@ -8,10 +8,9 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
-#include "arch.h"
 #include "limits.h"
 #include "mapped_code.h"
-#include "record.h"
+#include "records.h"
 #include "unwind_scan.h"
 #include "unwind_tables.h"
 

@@ -13,9 +13,13 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include "arch.h"
+#include "mapped_code.h"
 #include "record.h"
 #include "return_probe.h"
+#include "unwind_scan.h"
+#include "unwind_tables.h"
 #include "user_scratch.h"
 
 /* User stacks are wanted. */

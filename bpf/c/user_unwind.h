@@ -9,10 +9,11 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "mapped_code.h"
+#include "records.h"
 #include "return_probe.h"
 #include "unwind_scan.h"
+#include "unwind_tables.h"
 #include "user_scratch.h"
-#include "user_stack.h"
 
 /*
  * Global functions, in user_unwind.bpf.c: the verifier checks each once, for all callers. They work

@@ -3,7 +3,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "clock.h"
-#include "sched_info.h"
+#include "thread.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
