@@ -36,6 +36,7 @@
 //!   to get from an address and a time to a function.
 //! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers
 //!   and readers of experiments of the kernel share.
+//! * [`calls`] has the names and numbers of system calls.
 //! * [`microstate`] has the states of a thread, which are columns of reports.
 //! * [`elf`] reads ELF files by pieces, each within a limit.
 //! * [`groups`] matches units, containers and control groups of processes.
@@ -137,6 +138,7 @@
 
 pub mod address_space;
 pub mod archive;
+pub mod calls;
 pub mod copies;
 pub mod directory;
 pub mod dynamic_code;

@@ -128,7 +128,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             // Each declares in the log what its packets have.
             &["log", "packet", "stacks"],
             &["usage", "losses", "archive", "elf", "elf_image", "groups"],
-            &["xml", "microstate", "kernel"],
+            &["xml", "microstate", "kernel", "calls"],
             &["error", "ids", "text", "units"],
         ],
     ),

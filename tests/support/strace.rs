@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bpf_abi::layout::{CallTable, IO_CALLS};
+use experiment_format::calls::{Action, is_transfer, name_of};
 use tempfile::TempDir;
-use user_collector::io_calls::calls::{Action, call_of, is_transfer, name_of};
+use user_collector::io_calls::calls::call_of;
 
 use crate::experiment::io_records;
 use crate::experiment::summary::RunSummary;

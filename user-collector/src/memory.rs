@@ -13,26 +13,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bpf_abi::IoCallRecord;
+use experiment_format::calls::MemoryCall;
 use experiment_format::packet::HeapKind;
 
 /// Max ranges that are kept of a process. By default Linux allows no more mappings.
 const MAX_PROCESS_RANGES: usize = 65_536;
 const PAGE_BYTES: u64 = 4096;
-
-/// A system call that changes what a process may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryCall {
-    /// `mmap`.
-    Map,
-    /// `munmap`.
-    Unmap,
-    /// `mremap`.
-    Remap,
-    /// `mprotect`.
-    Protect,
-    /// `brk`.
-    Break,
-}
 
 /// A range of pages that the process may use from now on, or may no longer use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

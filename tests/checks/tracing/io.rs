@@ -10,6 +10,7 @@ use analysis::metric::offered;
 use analysis::model::Model;
 use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
+use experiment_format::calls::name_of;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::IoRecord;
 use experiment_format::units::Nanos;
@@ -28,7 +29,6 @@ use tests::workload::io_calls::{
     Counted, INTERRUPTED, IO_CALLS, IO_STACKS, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES,
     by_file, each_file, each_operation, reads_itself,
 };
-use user_collector::io_calls::calls::name_of;
 
 use super::allocations::number_of;
 

@@ -20,11 +20,12 @@ use std::sync::Arc;
 
 use bpf_abi::IoCallRecord;
 use bpf_abi::layout::{ANY_REGISTERED_FILE, CallTable, FIRST_REGISTERED_FILE, MAX_IO_EXTRA_BYTES};
+use experiment_format::calls::Action;
 use experiment_format::packet::{IoKind, IoOperation};
 use experiment_format::units::Nanos;
 
 use super::address::address;
-use super::calls::{Action, call_of};
+use super::calls::{call_of, number_of};
 use super::look::DescriptorLookup;
 
 /// Max descriptors of a process that are kept. With more, all are dropped and looked up again.
@@ -136,7 +137,7 @@ impl Descriptors {
         let applied = Applied {
             descriptors: self,
             call,
-            number: known.number_in(call.call, call.table),
+            number: known.recorded_number(number_of(call.call, call.table)),
             look,
             operations: Vec::new(),
         };
@@ -220,9 +221,7 @@ impl Descriptors {
 struct Applied<'a, L> {
     descriptors: &'a mut Descriptors,
     call: &'a IoCallRecord,
-    /// The [`IoOperation::call`]: the number in 64-bit programs. For a call that only 32-bit
-    /// programs have, their number plus [`IO_CALLS`](bpf_abi::layout::IO_CALLS); for an operation
-    /// of `io_uring`, its number plus twice `IO_CALLS`.
+    /// The [`IoOperation::call`]: see [`experiment_format::calls`].
     number: u32,
     look: &'a mut L,
     operations: Vec<IoOperation>,

@@ -1,7 +1,7 @@
 //! System calls that do I/O, of the processes that are traced (`-i`): their operations, and the
 //! names of their descriptors.
 //!
-//! [`calls`] lists the calls. [`descriptors`] follows the descriptors of one process from call to
+//! [`calls`] has the calls that are traced. [`descriptors`] follows the descriptors of one process from call to
 //! call. [`tables`] has the processes, some of which share their descriptors. [`look`] finds the
 //! names of others in the process's `/proc`. [`registered`] has the files of `io_uring` that have
 //! no descriptor. [`interrupted`] holds calls that a signal has interrupted. `address` has the

@@ -5,13 +5,13 @@
 //! `syncn` their number; calls have `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like.
 
 use experiment_format::Error;
+use experiment_format::calls::name_of;
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::{
     HeapEvent, IoEvent, IoKind, IoRecord, SharedFields, SyncEvent, WEIGHT_OF_ONE,
 };
 use experiment_format::text::printable;
 use rustc_hash::FxHashMap;
-use user_collector::io_calls::calls::name_of;
 
 use super::live_memory::LiveMemory;
 use super::{LoadContext, Loader, Progress};

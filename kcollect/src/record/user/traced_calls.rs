@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use bpf_abi::layout::CallTable;
 use bpf_abi::{IoCallRecord, IoFileRecord, RecordHeader, ThreadName};
+use experiment_format::calls::Action;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::IoOperation;
 use experiment_format::units::Nanos;
 use host::load::STARTER_NAME;
-use user_collector::io_calls::calls::{Action, call_of};
+use user_collector::io_calls::calls::call_of;
 use user_collector::io_calls::{
     DescriptorTables, Descriptors, InterruptedCalls, ProcLookup, RegisteredFiles, Sockets,
 };

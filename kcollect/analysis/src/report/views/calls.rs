@@ -6,11 +6,11 @@
 
 use std::cmp::Reverse;
 
+use experiment_format::calls::is_transfer;
 use experiment_format::packet::IoKind;
 use experiment_format::units::Nanos;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
-use user_collector::io_calls::calls::is_transfer;
 
 use super::View;
 use super::context::ViewContext;
