@@ -13,6 +13,8 @@
 
 use std::sync::LazyLock;
 
+use nix::libc;
+
 /// Calls with a number below this one can be recorded, of each of the three kinds of numbers.
 pub const CALLS_PER_TABLE: usize = 512;
 /// Number of kinds of numbers.

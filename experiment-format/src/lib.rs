@@ -38,7 +38,7 @@
 //!   and readers of experiments of the kernel share.
 //! * [`calls`] has the names and numbers of system calls.
 //! * [`microstate`] has the states of a thread, which are columns of reports.
-//! * [`elf`] reads ELF files by pieces, each within a limit.
+//! * [`elf`] reads ELF files by pieces, each within a limit. It is a crate of its own.
 //! * [`groups`] matches units, containers and control groups of processes.
 //! * [`ids`] has the types of the numbers of processes, threads and stacks.
 //! * [`units`] has the types of times and ticks.
@@ -142,7 +142,6 @@ pub mod calls;
 pub mod copies;
 pub mod directory;
 pub mod dynamic_code;
-pub mod elf;
 pub mod elf_image;
 pub mod error;
 mod file;
@@ -166,6 +165,7 @@ pub mod writer;
 mod xml;
 
 pub use error::Error;
+pub use kcollect_elf as elf;
 
 /// The result of a fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -11,17 +11,18 @@ use tests::command::run;
 
 /// What each crate may depend on, of ours, in any section of its manifest.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("experiment-format", &["gprofng"]),
+    ("kcollect-elf", &[]),
+    ("experiment-format", &["gprofng", "kcollect-elf"]),
     ("bpf-abi", &[]),
     ("bpf", &["bpf-abi"]),
     ("gprofng", &[]),
     (
         "user-collector",
-        &["experiment-format", "gprofng", "bpf-abi"],
+        &["experiment-format", "gprofng", "kcollect-elf", "bpf-abi"],
     ),
     ("host", &["experiment-format"]),
     ("counters", &["experiment-format", "host"]),
-    ("analysis", &["experiment-format", "user-collector", "host"]),
+    ("analysis", &["experiment-format", "kcollect-elf", "host"]),
     (
         "kcollect",
         &[
@@ -127,7 +128,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["map", "dynamic_code"],
             // Each declares in the log what its packets have.
             &["log", "packet", "stacks"],
-            &["usage", "losses", "archive", "elf", "elf_image", "groups"],
+            &["usage", "losses", "archive", "elf_image", "groups"],
             &["xml", "microstate", "kernel", "calls"],
             &["error", "ids", "text", "units"],
         ],

@@ -25,11 +25,10 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use gprofng::{columns, display};
+use kcollect_elf::debug_file::find_debug_file;
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
-use user_collector::archive::{
-    ArchiveError, Archived, SourceLines, archive_object, find_debug_file, source_paths,
-};
+use user_collector::archive::{ArchiveError, Archived, SourceLines, archive_object, source_paths};
 use user_collector::files::InvokingUser;
 
 use synthetic::{begin, header};

@@ -16,7 +16,6 @@
 //! as they are.
 
 mod archiver;
-mod debug_file;
 mod function_ranges;
 mod image;
 mod object_file;
@@ -36,7 +35,6 @@ use experiment_format::directory::{ExperimentDir, PendingFile};
 use experiment_format::text::printable;
 
 pub use archiver::Archiver;
-pub use debug_file::{find_by_build_id, find_debug_file};
 pub use sources::{SourceLines, archive_source, source_paths};
 pub use stats::{ArchiveStats, LeftOut};
 pub use worker::{ArchiveRequest, MAX_ARCHIVE_BYTES, SourceCopies};
@@ -116,7 +114,8 @@ pub enum ArchiveError {
 
 /// Archives the file that `map.xml` calls `name`, with the symbols of its debug file.
 ///
-/// The file offset of `file` doesn't matter. `debug` must belong to it: see [`find_debug_file`].
+/// The file offset of `file` doesn't matter. `debug` must belong to it:
+/// see [`find_debug_file`](kcollect_elf::debug_file::find_debug_file).
 /// Once `stop` is set nothing more is written.
 ///
 /// # Errors

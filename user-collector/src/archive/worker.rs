@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 
 use experiment_format::archive::archive_name;
 use experiment_format::directory::{Build, ExperimentDir};
+use kcollect_elf::debug_file::find_debug_file;
+use kcollect_elf::{ElfSource, section_build_id};
 use nix::sys::statvfs::fstatvfs;
 
 use super::{
-    ArchiveError, MAX_COPIED_FILE_BYTES, SourceLines, archive_object, archive_source,
-    find_debug_file, source_paths, vdso,
+    ArchiveError, MAX_COPIED_FILE_BYTES, SourceLines, archive_object, archive_source, source_paths,
+    vdso,
 };
 use crate::files::{InvokingUser, Share, may_hold};
-use experiment_format::elf::{ElfSource, section_build_id};
 
 /// Max bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;

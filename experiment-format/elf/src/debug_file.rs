@@ -14,15 +14,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::files::{openat2, reopen};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
-use super::MAX_COPIED_FILE_BYTES;
-use super::object_file::ObjectFile;
-use experiment_format::elf::section_build_id;
+use crate::open::{openat2, reopen};
+use crate::{ElfFile, ElfLimits, SectionTable, section_build_id};
 
 /// The directory of debug files.
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
+/// Max bytes of a debug file whose checksum is computed.
+const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
 /// Returns the debug file of an ELF file that has this path in the processes that map it. It is
 /// looked for in these root directories in turn, the process's own first. No link leads out of a
@@ -31,14 +31,13 @@ const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 /// A file is accepted if it has the same build id, or else the checksum that `.gnu_debuglink` has.
 #[must_use]
 pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Option<File> {
-    let length = file.metadata().ok()?.len();
-    let elf = ObjectFile::read(file, length).ok()?;
+    let elf = ElfFile::read(file, ElfLimits::PROGRAM).ok()?;
+    let elf = elf.only_64_bit_little_endian().ok()?;
     let id = section_build_id(file);
-    let link = link_of(&elf);
     if let Some(found) = find_by_build_id(roots, &id) {
         return Some(found);
     }
-    let (name, checksum) = link?;
+    let (name, checksum) = link_of(&elf)?;
     let directory = path.parent()?.strip_prefix("/").ok()?;
     for root in roots {
         for directory in [
@@ -95,7 +94,7 @@ fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
-    while at < MAX_COPIED_FILE_BYTES {
+    while at < MAX_CHECKED_BYTES {
         match debug.read_at(&mut buffer, at) {
             Ok(0) => return hasher.finalize() == checksum,
             Ok(read) => {
@@ -110,8 +109,12 @@ fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
 
 /// Returns name and checksum of `.gnu_debuglink`: a name without `/`, a NUL, padding to 4 bytes,
 /// the checksum.
-fn link_of(elf: &ObjectFile<'_>) -> Option<(Vec<u8>, u32)> {
-    let data = elf.data(elf.sections.named(b".gnu_debuglink")?).ok()?;
+fn link_of(elf: &ElfFile<&File>) -> Option<(Vec<u8>, u32)> {
+    let headers = elf.sections().ok()?;
+    let names = elf.section_names(&headers).ok()?;
+    let sections = SectionTable { headers, names };
+    let section = sections.named(b".gnu_debuglink")?;
+    let data = elf.plain_content(section, "a section").ok()?;
     let end = data.iter().take(256).position(|byte| *byte == 0)?;
     let name = &data[..end];
     let bad = name.is_empty() || name.contains(&b'/') || name == b"..";

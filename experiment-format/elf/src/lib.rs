@@ -1,4 +1,4 @@
-//! The ELF reader: headers, and pieces of the file by their position, each within a limit.
+//! The ELF reader: headers, symbols, and pieces of the file by their position, each within a limit.
 //!
 //! An ELF file belongs to any user, and its owner can change or shorten it while it is read. So no
 //! file is mapped into memory, every size is compared with its limit and with the file before the
@@ -9,9 +9,12 @@
 //! until the cache is cleared), or from a [`File`](std::fs::File) (each piece is a copy): see
 //! [`ElfBytes`].
 //!
+//! [`debug_file`] finds the separate debug file of a program, and [`open`] opens files whose owner
+//! may be hostile.
+//!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use experiment_format::elf::{ElfFile, ElfLimits, SectionTable};
+//! use kcollect_elf::{ElfFile, ElfLimits, SectionTable};
 //!
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
 //! let elf = ElfFile::read(&file, ElfLimits::PROGRAM)?;
@@ -28,8 +31,10 @@
 mod build_id;
 mod bytes;
 mod compression;
+pub mod debug_file;
 mod hole;
 mod load_segment;
+pub mod open;
 mod sections;
 mod symbols;
 

@@ -61,7 +61,7 @@ pub fn load_segments<B: ElfBytes>(elf: &ElfFile<B>) -> Result<Vec<LoadSegment>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::ElfLimits;
+    use crate::ElfLimits;
 
     #[test]
     fn offsets_in_the_file_and_addresses() {
