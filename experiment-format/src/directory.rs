@@ -42,6 +42,7 @@ pub(crate) use series::{PACKED, note_use};
 pub use sibling::Build;
 use sibling::archives_in;
 pub use state::DirectoryState;
+pub use types::Owner;
 
 /// Prefix of the names of files and directories that are not complete yet. Readers ignore them.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
@@ -49,15 +50,6 @@ pub(crate) const INCOMPLETE: &str = ".incomplete";
 const INCOMPLETE_COPY: &str = ".incomplete-copy";
 /// Max numbers that are tried while other processes take them.
 const MAX_NAME_ATTEMPTS: u32 = 4095;
-
-/// The user and the group that own what is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    /// The user's number.
-    pub uid: u32,
-    /// The group's number.
-    pub gid: u32,
-}
 
 /// The directory of an experiment that is being written.
 #[derive(Debug)]

@@ -41,8 +41,8 @@
 //! * [`elf`] reads ELF files by pieces, each within a limit. It is a crate of its own.
 //! * [`groups`] matches units, containers and control groups of processes.
 //! * [`ids`] has the types of the numbers of processes, threads and stacks.
-//! * [`units`] has the types of times and ticks.
-//! * [`text`] makes names of processes safe to print.
+//! * [`units`] has the types of times and ticks, and [`text`] makes names of processes safe to print.
+//!   They are from the crate `kcollect-types`.
 //!
 //! # What holds at any time
 //!
@@ -158,14 +158,13 @@ pub mod packet;
 pub mod reader;
 pub mod stacks;
 pub mod subexperiment;
-pub mod text;
-pub mod units;
 pub mod usage;
 pub mod writer;
 mod xml;
 
 pub use error::Error;
 pub use kcollect_elf as elf;
+pub use types::{text, units};
 
 /// The result of a fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -11,8 +11,12 @@ use tests::command::run;
 
 /// What each crate may depend on, of ours, in any section of its manifest.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("kcollect-types", &[]),
     ("kcollect-elf", &[]),
-    ("experiment-format", &["gprofng", "kcollect-elf"]),
+    (
+        "experiment-format",
+        &["gprofng", "kcollect-elf", "kcollect-types"],
+    ),
     ("bpf-abi", &[]),
     ("bpf", &["bpf-abi"]),
     ("gprofng", &[]),
@@ -20,8 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "user-collector",
         &["experiment-format", "gprofng", "kcollect-elf", "bpf-abi"],
     ),
-    ("host", &["experiment-format"]),
-    ("counters", &["experiment-format", "host"]),
+    ("host", &["kcollect-types"]),
+    ("counters", &["kcollect-types", "host"]),
     ("analysis", &["experiment-format", "kcollect-elf", "host"]),
     (
         "kcollect",
@@ -130,7 +134,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["log", "packet", "stacks"],
             &["usage", "losses", "archive", "elf_image", "groups"],
             &["xml", "microstate", "kernel", "calls"],
-            &["error", "ids", "text", "units"],
+            &["error", "ids"],
         ],
     ),
     (

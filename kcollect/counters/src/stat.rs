@@ -13,11 +13,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
 use host::signals::{self, Signals};
+use types::units::Nanos;
 
 use crate::names::event::PerfEvent;
 use crate::perf::bound_set::BoundSet;

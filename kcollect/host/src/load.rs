@@ -13,11 +13,11 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use experiment_format::ids::Pid;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{AccessFlags, access};
+use types::ids::Pid;
 
 /// Returns the load's program and the error if it cannot be executed. It is called before anything
 /// is opened, so that a misspelt name fails at once.

@@ -8,13 +8,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use experiment_format::directory::Owner;
-use experiment_format::units::Nanos;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use object::NativeEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::NoteIterator;
+use types::Owner;
+use types::units::Nanos;
 
 /// CPU ids as the kernel lists them: `0-3,8`.
 pub type CpuSet = BTreeSet<u32>;

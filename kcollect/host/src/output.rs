@@ -14,8 +14,8 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
-use experiment_format::text::{printable, printable_json, printable_lines};
 use indicatif::{ProgressBar, ProgressStyle};
+use types::text::{printable, printable_json, printable_lines};
 
 use crate::written::append;
 

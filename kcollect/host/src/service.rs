@@ -11,7 +11,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use experiment_format::units::Nanos;
+use types::units::Nanos;
 
 /// The connection to systemd. Without a `NOTIFY_SOCKET` there is no connection, and nothing is
 /// sent.

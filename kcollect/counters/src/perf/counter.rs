@@ -11,11 +11,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use experiment_format::units::Nanos;
 use host::machine::online_cpus;
 use nix::unistd::read;
 use perf_event_open_sys::bindings as sys;
 use perf_event_open_sys::{ioctls, perf_event_open};
+use types::units::Nanos;
 
 use crate::names::event::PerfEvent;
 use crate::perf::reading::CounterValue;
@@ -315,7 +315,7 @@ fn check(result: i32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use experiment_format::ids::Tid;
+    use types::ids::Tid;
 
     use super::*;
     use crate::names::page_faults;

@@ -5,8 +5,8 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
-use experiment_format::units::Nanos;
 use perf_event_open_sys::{bindings as sys, ioctls};
+use types::units::Nanos;
 
 use crate::names::event::CounterRequest;
 use crate::perf::counter::open_event;

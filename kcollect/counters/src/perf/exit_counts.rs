@@ -17,9 +17,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use experiment_format::units::Nanos;
 use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
+use types::units::Nanos;
 
 use crate::perf::counter::OpenCounter;
 use crate::perf::records::{TaskRecord, decode};

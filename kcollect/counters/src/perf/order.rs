@@ -7,7 +7,7 @@
 //! A record that still arrives late is counted, and released next: its time is right, but it is
 //! processed after records with later times.
 
-use experiment_format::units::Nanos;
+use types::units::Nanos;
 
 /// Items that wait to be released in the order of time.
 #[derive(Debug)]

@@ -11,10 +11,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use experiment_format::ids::{Pid, Tid};
-use experiment_format::units::Nanos;
 use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
+use types::ids::{Pid, Tid};
+use types::units::Nanos;
 
 use crate::perf::counter::OpenCounter;
 use crate::perf::records::{split_records, u32_at, u64_at};

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use experiment_format::ids::Tid;
+use types::ids::Tid;
 
 use crate::names::event::Encoding;
 use crate::perf::counter::open_event;

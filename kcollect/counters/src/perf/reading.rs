@@ -8,8 +8,8 @@
 //! time for which it had a counter. A number that was extrapolated from them is marked as such
 //! ([`Estimate`]).
 
-use experiment_format::units::Nanos;
 use thiserror::Error;
+use types::units::Nanos;
 
 /// The reading of one counter, or the difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,12 +4,12 @@
 //! [`counter`](crate::perf::counter) selects.
 
 use byteorder::NativeEndian;
-use experiment_format::ids::{Pid, Tid};
-use experiment_format::units::Nanos;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, RawData, RecordType,
 };
 use perf_event_open_sys::bindings as sys;
+use types::ids::{Pid, Tid};
+use types::units::Nanos;
 
 use crate::perf::reading::CounterValue;
 

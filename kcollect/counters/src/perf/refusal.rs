@@ -9,11 +9,11 @@
 
 use std::io;
 
-use experiment_format::ids::{Pid, Tid};
 use host::Root;
 use host::exit::{ExitKind, Failure};
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
+use types::ids::{Pid, Tid};
 
 use crate::names::event::PerfEvent;
 use crate::perf::scope::CounterScope;

@@ -53,7 +53,7 @@ impl RetryPolicy {
 
 #[cfg(test)]
 mod tests {
-    use experiment_format::ids::Tid;
+    use types::ids::Tid;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use experiment_format::ids::Tid;
+use types::ids::Tid;
 
 /// The thread or CPU of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

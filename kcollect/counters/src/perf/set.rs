@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 
-use experiment_format::ids::{Pid, Tid};
+use types::ids::{Pid, Tid};
 
 use crate::names::event::PerfEvent;
 use crate::perf::bound_set::{BoundSet, stop_at_overflow};

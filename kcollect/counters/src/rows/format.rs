@@ -11,9 +11,9 @@
 
 use std::fmt::Write as _;
 
-use experiment_format::text::printable;
-use experiment_format::units::Nanos;
 use serde_json::{Map, Value as Json, json};
+use types::text::printable;
+use types::units::Nanos;
 
 use crate::names::event::PerfEvent;
 use crate::perf::reading::{CounterValue, Estimate};
@@ -227,8 +227,8 @@ fn count_json(event: &PerfEvent, value: CounterValue) -> Json {
 mod tests {
     use super::*;
     use crate::names::parse_events;
-    use experiment_format::ids::{Pid, Tid};
     use host::Root;
+    use types::ids::{Pid, Tid};
 
     fn events(text: &str) -> Result<Vec<PerfEvent>, crate::names::CounterError> {
         parse_events(text, &Root::machine())

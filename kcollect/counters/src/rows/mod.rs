@@ -6,9 +6,9 @@
 pub mod format;
 pub mod writer;
 
-use experiment_format::ids::{Pid, Tid};
-use experiment_format::units::Nanos;
 use strum::{IntoStaticStr, VariantNames};
+use types::ids::{Pid, Tid};
+use types::units::Nanos;
 
 use crate::perf::reading::CounterValue;
 

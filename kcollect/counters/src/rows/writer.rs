@@ -4,10 +4,10 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use experiment_format::text::{printable_json, printable_lines};
 use host::Root;
 use host::exit::{ExitKind, Failure};
 use host::written;
+use types::text::{printable_json, printable_lines};
 
 use crate::names::event::PerfEvent;
 use crate::names::parse_events;

@@ -45,10 +45,10 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use experiment_format::ids::{Pid, Tid};
-use experiment_format::units::Nanos;
 use host::machine::{now, page_size};
 use perf_event_open_sys::bindings as sys;
+use types::ids::{Pid, Tid};
+use types::units::Nanos;
 
 use super::lifetimes::LiveCounters;
 use crate::names::event::{Encoding, PerfEvent};

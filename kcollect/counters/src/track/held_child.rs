@@ -12,10 +12,10 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::thread::{JoinHandle, spawn};
 
-use experiment_format::ids::Pid;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{close, pipe2, read, write};
+use types::ids::Pid;
 
 /// A child process that waits before its exec.
 #[derive(Debug)]

@@ -25,14 +25,14 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use experiment_format::ids::Pid;
-use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load;
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
 use host::signals::{self, Signals};
 use procfs::process::Process;
+use types::ids::Pid;
+use types::units::Nanos;
 
 use crate::names::event::PerfEvent;
 use crate::perf::counter::{Inherit, Start};

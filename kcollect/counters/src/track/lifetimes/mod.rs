@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use experiment_format::ids::{Pid, Tid};
-use experiment_format::units::Nanos;
+use types::ids::{Pid, Tid};
+use types::units::Nanos;
 
 use crate::perf::reading::CounterValue;
 use crate::perf::records::TaskRecord;

@@ -1,6 +1,6 @@
 //! Sequences of records, and the rows that come of them.
 
-use experiment_format::ids::{Pid, Tid};
+use types::ids::{Pid, Tid};
 
 use super::*;
 
