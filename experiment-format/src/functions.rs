@@ -17,23 +17,18 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use object::elf::{ELFMAG, PF_R, PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
-use object::read::ReadCache;
 
 use crate::Result;
 use crate::address_space::{ObjectKind, RecordedAddressSpace};
 use crate::archive::archive_name;
 use crate::copies::open_copy;
-use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable};
+use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable, name_at};
 use crate::error::Error;
 use crate::file::open_regular;
 use crate::units::Nanos;
 
 /// A symbol or string table larger than this is not read.
 const MAX_TABLE_BYTES: u64 = 1 << 30;
-const LIMITS: ElfLimits = ElfLimits {
-    max_piece_bytes: MAX_TABLE_BYTES,
-    ..ElfLimits::PROGRAM
-};
 
 /// The result of parsing; the error is only printed.
 type Parsed<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -65,13 +60,16 @@ struct FileFunction {
 impl FileFunctions {
     /// The functions of an ELF file: from `.symtab`, or else from `.dynsym`.
     fn parse<B: ElfBytes>(bytes: B, allocated: AllocatedBytes) -> Parsed<Self> {
-        let elf = ElfFile::read(bytes, LIMITS)?;
+        let limits = ElfLimits {
+            max_piece_bytes: MAX_TABLE_BYTES,
+            allocated,
+            ..ElfLimits::PROGRAM
+        };
+        let elf = ElfFile::read(bytes, limits)?;
         let text_size = text_size(&elf.segments()?);
-        let headers = elf.sections()?;
-        let names = elf.section_names(&headers).unwrap_or_default();
-        let sections = SectionTable { headers, names };
+        let sections = elf.section_table()?;
         let mut functions: Vec<_> = plt(&sections).into_iter().collect();
-        read_symbols(&elf, &sections, allocated, &mut functions)?;
+        read_symbols(&elf, &sections, &mut functions)?;
         Ok(Self::new(functions, text_size))
     }
 
@@ -181,45 +179,39 @@ fn text_size(segments: &[ElfSegment]) -> Option<u64> {
 fn read_symbols<B: ElfBytes>(
     elf: &ElfFile<B>,
     sections: &SectionTable<B::Piece>,
-    allocated: AllocatedBytes,
     functions: &mut Vec<FileFunction>,
 ) -> Parsed<()> {
-    let symtab = sections.of_kind(SHT_SYMTAB);
-    let Some(symtab) = symtab.or_else(|| sections.of_kind(SHT_DYNSYM)) else {
+    let mut kinds = [SHT_SYMTAB, SHT_DYNSYM].into_iter();
+    let Some(kind) = kinds.find(|kind| sections.of_kind(*kind).is_some()) else {
         return Ok(());
     };
-    let strtab = sections.linked(symtab);
-    let strtab = strtab.ok_or("a symbol table without strings")?;
-    let refused = |size| size > MAX_TABLE_BYTES || allocated.is_hole(size);
-    if refused(symtab.size) || refused(strtab.size) {
-        return Err("a symbol table above 1 GiB, or one that is nearly all hole".into());
-    }
-    let strings = elf.content(strtab, "the names of symbols")?;
-    let symbols = elf.content(symtab, "the symbol table")?;
-    if symbols.len() % elf.symbol_bytes() != 0 {
+    let table = sections.symbol_table(kind);
+    let table = table.ok_or("a symbol table without strings")?;
+    let names = elf.content(table.names, "the names of symbols")?;
+    let symbol_bytes = elf.symbol_bytes() as u64;
+    if table.symbols.size % symbol_bytes != 0 {
         return Err("the size of the symbol table is no multiple of a symbol's".into());
     }
-    let symbols = elf.symbols(&symbols);
-    functions.reserve(symbols.size_hint().0);
-    for symbol in symbols.filter(|symbol| symbol.kind == STT_FUNC) {
-        let index = usize::from(symbol.section.0);
-        let Some(section) = sections.headers.get(index).filter(|_| index != 0) else {
-            continue;
+    // Its size is compared with the file first.
+    elf.inside("the symbol table", table.symbols.offset, table.symbols.size)?;
+    functions.reserve((table.symbols.size / symbol_bytes) as usize);
+    elf.each_symbol(table.symbols, |symbol| {
+        let section = symbol.section_index().filter(|_| symbol.kind == STT_FUNC);
+        let Some(section) = section.and_then(|index| sections.headers.get(index)) else {
+            return;
         };
         let distance = symbol.address.wrapping_sub(section.address);
         let position = section.offset.wrapping_add(distance) as u32;
-        let name = strings.get(symbol.name as usize..).unwrap_or_default();
-        let end = name.iter().position(|byte| *byte == 0);
         // gprofng ignores a function at the beginning of a file.
         if position != 0 {
-            let name = &name[..end.unwrap_or(name.len())];
+            let name = name_at(&names, symbol.name, usize::MAX).unwrap_or_default();
             functions.push(FileFunction {
                 position,
                 size: symbol.size,
                 name: String::from_utf8_lossy(name).into(),
             });
         }
-    }
+    })?;
     Ok(())
 }
 
@@ -378,7 +370,7 @@ fn read_table(path: &Path, file: File, any_format: bool) -> Result<Option<FileFu
     let allocated = metadata.map_or(AllocatedBytes::UNKNOWN, |metadata| {
         AllocatedBytes::of(&metadata)
     });
-    let table = FileFunctions::parse(&ReadCache::new(file), allocated);
+    let table = FileFunctions::parse(&file, allocated);
     table.map(Some).map_err(|error| Error::Malformed {
         path: path.to_owned(),
         offset: 0,

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
 use crate::open::{openat2, reopen};
-use crate::{ElfFile, ElfLimits, SectionTable, section_build_id};
+use crate::{ElfFile, ElfLimits, section_build_id};
 
 /// The directory of debug files.
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
@@ -110,9 +110,7 @@ fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
 /// Returns name and checksum of `.gnu_debuglink`: a name without `/`, a NUL, padding to 4 bytes,
 /// the checksum.
 fn link_of(elf: &ElfFile<&File>) -> Option<(Vec<u8>, u32)> {
-    let headers = elf.sections().ok()?;
-    let names = elf.section_names(&headers).ok()?;
-    let sections = SectionTable { headers, names };
+    let sections = elf.section_table().ok()?;
     let section = sections.named(b".gnu_debuglink")?;
     let data = elf.plain_content(section, "a section").ok()?;
     let end = data.iter().take(256).position(|byte| *byte == 0)?;

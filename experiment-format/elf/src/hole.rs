@@ -12,7 +12,7 @@ const MIN_HOLE_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: u64 = 512;
 
 /// The bytes that a file takes on its disk. None: the file system has no such number.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocatedBytes(Option<u64>);
 
 impl AllocatedBytes {

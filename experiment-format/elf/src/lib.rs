@@ -14,14 +14,12 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use kcollect_elf::{ElfFile, ElfLimits, SectionTable};
+//! use kcollect_elf::{ElfFile, ElfLimits};
 //!
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
 //! let elf = ElfFile::read(&file, ElfLimits::PROGRAM)?;
-//! let headers = elf.sections()?;
-//! let names = elf.section_names(&headers)?;
-//! let table = SectionTable { headers, names };
-//! if let Some(text) = table.named(b".text") {
+//! let sections = elf.section_table()?;
+//! if let Some(text) = sections.named(b".text") {
 //!     println!("{} bytes of code", elf.content(text, ".text")?.len());
 //! }
 //! # Ok(())
@@ -53,7 +51,7 @@ pub use compression::CompressedSection;
 pub use hole::AllocatedBytes;
 pub use load_segment::{LoadSegment, load_segments};
 pub use sections::SectionTable;
-pub use symbols::ElfSymbol;
+pub use symbols::{ElfSymbol, SymbolTable, is_name_at, name_at};
 
 /// Size of the largest file header, bytes.
 const MAX_HEADER_BYTES: u64 = size_of::<FileHeader64<Endianness>>() as u64;
@@ -106,6 +104,15 @@ pub enum ElfError {
         size: u64,
     },
 
+    /// A piece is far larger than what the file takes on its disk.
+    #[error("{name} of {size} bytes is nearly all hole")]
+    Hole {
+        /// The name of the section or of the piece.
+        name: &'static str,
+        /// Its size in bytes.
+        size: u64,
+    },
+
     /// A piece is larger than the limit.
     #[error("{name} has {size} bytes, more than {limit}")]
     TooLarge {
@@ -138,6 +145,8 @@ pub struct ElfLimits {
     pub max_sections: u32,
     /// Largest piece, bytes: a section, a segment, a table.
     pub max_piece_bytes: u64,
+    /// The bytes that the file takes on its disk, by which holes are refused.
+    pub allocated: AllocatedBytes,
 }
 
 impl ElfLimits {
@@ -148,6 +157,7 @@ impl ElfLimits {
         max_segments: 65_536 / size_of::<ProgramHeader64<Endianness>>() as u32,
         max_sections: 1 << 16,
         max_piece_bytes: 64 << 20,
+        allocated: AllocatedBytes::UNKNOWN,
     };
 }
 
@@ -432,15 +442,19 @@ impl<B: ElfBytes> ElfFile<B> {
             .ok_or(ElfError::Outside { name, offset, size })
     }
 
-    /// Returns the size of a piece that is inside the file and within the limit.
+    /// Returns the size of a piece that is inside the file, within the limit, and no hole.
     ///
     /// # Errors
-    /// It is outside the file, or too large.
+    /// It is outside the file, too large, or nearly all hole.
     pub fn inside(&self, name: &'static str, offset: u64, size: u64) -> Result<usize, ElfError> {
-        match offset.checked_add(size) {
-            Some(end) if end <= self.length => self.within_limit(name, size),
-            _ => Err(ElfError::Outside { name, offset, size }),
+        if offset.checked_add(size).is_none_or(|end| end > self.length) {
+            return Err(ElfError::Outside { name, offset, size });
         }
+        let size_bytes = self.within_limit(name, size)?;
+        if self.limits.allocated.is_hole(size) {
+            return Err(ElfError::Hole { name, size });
+        }
+        Ok(size_bytes)
     }
 
     fn within_limit(&self, name: &'static str, size: u64) -> Result<usize, ElfError> {

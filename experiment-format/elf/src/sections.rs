@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use object::elf::SectionType;
 use object::pod::Pod;
 
-use super::{ElfError, ElfFile, ElfSection, pods};
+use super::{ElfBytes, ElfError, ElfFile, ElfSection, SymbolTable, is_name_at, pods};
 
 /// The number of entries of a table that are read at once.
 const ENTRIES_PER_READ: usize = 4096;
@@ -22,16 +22,10 @@ pub struct SectionTable<P> {
 
 impl<P: std::ops::Deref<Target = [u8]>> SectionTable<P> {
     /// Returns the first section of this name.
-    ///
-    /// Names are compared in place: to cut them out first would cost the square of the file's size
-    /// where many sections share one endless name.
     #[must_use]
     pub fn named(&self, name: &[u8]) -> Option<&ElfSection> {
-        self.headers.iter().find(|section| {
-            let own = self.names.get(section.name as usize..);
-            own.and_then(|own| own.strip_prefix(name))
-                .is_some_and(|rest| rest.first() == Some(&0))
-        })
+        let mut headers = self.headers.iter();
+        headers.find(|section| is_name_at(&self.names, section.name, name))
     }
 
     /// Returns the first section of a kind.
@@ -51,6 +45,52 @@ impl<P: std::ops::Deref<Target = [u8]>> SectionTable<P> {
     #[must_use]
     pub fn linked(&self, section: &ElfSection) -> Option<&ElfSection> {
         self.headers.get(section.link as usize)
+    }
+
+    /// Returns the symbol table of a kind: `SHT_SYMTAB` or `SHT_DYNSYM`.
+    #[must_use]
+    pub fn symbol_table(&self, kind: SectionType) -> Option<SymbolTable<'_>> {
+        let symbols = self.of_kind(kind)?;
+        let names = self.linked(symbols)?;
+        Some(SymbolTable { symbols, names })
+    }
+}
+
+impl<B: ElfBytes> ElfFile<B> {
+    /// Reads the section headers and their names; names that can't be read are empty.
+    ///
+    /// # Errors
+    /// The headers are damaged, too many or outside the file.
+    pub fn section_table(&self) -> Result<SectionTable<B::Piece>, ElfError> {
+        let headers = self.sections()?;
+        let names = self.section_names(&headers).unwrap_or_default();
+        Ok(SectionTable { headers, names })
+    }
+
+    /// Calls `take` with each entry of a table. Of symbols and relocations there are megabytes, and
+    /// few are needed, so that they are not held together. Nothing of a compressed section.
+    ///
+    /// # Errors
+    /// It is too large, outside the file, or can't be read to its end.
+    pub fn each_entry<T: Pod>(
+        &self,
+        section: &ElfSection,
+        name: &'static str,
+        mut take: impl FnMut(&T),
+    ) -> Result<(), ElfError> {
+        let Some((offset, size)) = section.plain_range() else {
+            return Ok(());
+        };
+        self.inside(name, offset, size)?;
+        let whole = size - size % size_of::<T>() as u64;
+        let step = (ENTRIES_PER_READ * size_of::<T>()) as u64;
+        let mut at = 0;
+        while at < whole {
+            let piece = self.piece(name, offset + at, step.min(whole - at))?;
+            pods(&piece).iter().for_each(&mut take);
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 }
 
@@ -79,50 +119,5 @@ impl ElfFile<&File> {
                 bytes.truncate(before);
                 ElfError::Outside { name, offset, size }
             })
-    }
-
-    /// Returns the entries of a table; nothing of a compressed section.
-    ///
-    /// # Errors
-    /// As [`ElfFile::each_entry`].
-    pub fn entries<T: Pod>(
-        &self,
-        section: &ElfSection,
-        name: &'static str,
-    ) -> Result<Vec<T>, ElfError> {
-        let mut entries = Vec::new();
-        self.each_entry(section, name, |entry: &T| entries.push(*entry))?;
-        entries.shrink_to_fit();
-        Ok(entries)
-    }
-
-    /// Calls `take` with each entry of a table. Of relocations there are megabytes, and hardly any
-    /// is needed, so that they are not held together. Nothing of a compressed section.
-    ///
-    /// # Errors
-    /// It is too large, outside the file, or can't be read to its end.
-    pub fn each_entry<T: Pod>(
-        &self,
-        section: &ElfSection,
-        name: &'static str,
-        mut take: impl FnMut(&T),
-    ) -> Result<(), ElfError> {
-        let Some((offset, size)) = section.plain_range() else {
-            return Ok(());
-        };
-        self.inside(name, offset, size)?;
-        let whole = size - size % size_of::<T>() as u64;
-        let step = (ENTRIES_PER_READ * size_of::<T>()) as u64;
-        let mut bytes = Vec::new();
-        let mut at = 0;
-        while at < whole {
-            bytes.resize(step.min(whole - at) as usize, 0);
-            self.bytes
-                .read_exact_at(&mut bytes, offset + at)
-                .map_err(|_| ElfError::Outside { name, offset, size })?;
-            pods(&bytes).iter().for_each(&mut take);
-            at += bytes.len() as u64;
-        }
-        Ok(())
     }
 }

@@ -12,13 +12,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfSymbol, LoadSegment, SectionTable};
 use experiment_format::packet::WEIGHT_OF_ONE;
 use experiment_format::units::Nanos;
+use kcollect_elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable, is_name_at};
 use object::elf::{SHT_SYMTAB, STT_OBJECT};
 
 use super::blocks::{BlockChange, weight_of};
-use super::{SymbolBytes, symbol_table};
 use crate::space::Mapping;
 
 /// The list of the buckets, and the mean of the bytes between two samples.
@@ -86,24 +85,19 @@ impl GoProgram {
         if sections.named(b".go.buildinfo").is_none() {
             return Ok(None);
         }
-        let Some(SymbolBytes { symbols, strings }) = symbol_table(elf, sections, SHT_SYMTAB)?
-        else {
+        let Some(table) = sections.symbol_table(SHT_SYMTAB) else {
             return Ok(None);
         };
+        let names = elf.plain_content(table.names, "names of symbols")?;
         let (mut buckets, mut rate) = (None, None);
-        let is_object = |symbol: &ElfSymbol| symbol.kind == STT_OBJECT;
-        for symbol in elf.symbols(&symbols).filter(is_object) {
-            let name = strings.get(symbol.name as usize..).unwrap_or_default();
-            let is = |wanted: &[u8]| {
-                name.strip_prefix(wanted)
-                    .is_some_and(|rest| rest.first() == Some(&0))
-            };
+        elf.each_symbol(table.symbols, |symbol| {
+            let is = |name| symbol.kind == STT_OBJECT && is_name_at(&names, symbol.name, name);
             if is(BUCKETS) {
                 buckets = Some(symbol.address);
             } else if is(RATE) {
                 rate = Some(symbol.address);
             }
-        }
+        })?;
         let code = segments.iter().find(|segment| segment.executable).copied();
         let found = buckets.zip(rate).zip(code);
         Ok(found.map(|((buckets, rate), code)| GoProgram {

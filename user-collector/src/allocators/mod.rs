@@ -25,10 +25,11 @@ pub use usdt::FoundUsdt;
 use std::collections::BTreeMap;
 
 use bpf_abi::layout::AllocatorFunction;
-use experiment_format::elf::{
+use kcollect_elf::{
     ElfBytes, ElfError, ElfFile, ElfLimits, ElfSymbol, LoadSegment, SectionTable, load_segments,
+    name_at,
 };
-use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionType};
+use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionType};
 
 use functions::{Named, function_of};
 use probe_place::{MAX_PLACE_BYTES, probe_place};
@@ -119,30 +120,6 @@ impl Allocator {
     }
 }
 
-/// The content of a symbol table.
-struct SymbolBytes<P> {
-    symbols: P,
-    /// The names.
-    strings: P,
-}
-
-/// Returns the symbol table of a kind, if the file has one.
-fn symbol_table<B: ElfBytes>(
-    elf: &ElfFile<B>,
-    sections: &SectionTable<B::Piece>,
-    kind: SectionType,
-) -> Result<Option<SymbolBytes<B::Piece>>, ElfError> {
-    let Some(table) = sections.of_kind(kind) else {
-        return Ok(None);
-    };
-    let Some(strings) = sections.linked(table) else {
-        return Ok(None);
-    };
-    let symbols = elf.plain_content(table, "symbols")?;
-    let strings = elf.plain_content(strings, "names of symbols")?;
-    Ok(Some(SymbolBytes { symbols, strings }))
-}
-
 /// What a symbol table has of an allocator.
 #[derive(Default)]
 struct Symbols {
@@ -159,27 +136,28 @@ impl Symbols {
         kind: SectionType,
     ) -> Result<Symbols, ElfError> {
         let mut found = Symbols::default();
-        let Some(SymbolBytes { symbols, strings }) = symbol_table(elf, sections, kind)? else {
+        let Some(table) = sections.symbol_table(kind) else {
             return Ok(found);
         };
-        for symbol in elf.symbols(&symbols).filter(is_defined_function) {
-            let name = strings.get(symbol.name as usize..).unwrap_or_default();
-            // An endless name would be read for each symbol.
-            let mut start = name.iter().take(functions::MAX_NAME_BYTES + 1);
-            let Some(end) = start.position(|byte| *byte == 0) else {
-                continue;
+        let names = elf.plain_content(table.names, "names of symbols")?;
+        elf.each_symbol(table.symbols, |symbol| {
+            // A name that is cut is none of those that are looked for.
+            let name = is_defined_function(&symbol)
+                .then(|| name_at(&names, symbol.name, functions::MAX_NAME_BYTES + 1));
+            let Some(name) = name.flatten() else {
+                return;
             };
-            found.starts_programs |= &name[..end] == functions::STARTS_PROGRAMS;
-            if let Some(named) = function_of(&name[..end]) {
+            found.starts_programs |= name == functions::STARTS_PROGRAMS;
+            if let Some(named) = function_of(name) {
                 found.functions.entry(symbol.address).or_insert(named);
             }
-        }
+        })?;
         Ok(found)
     }
 }
 
 fn is_defined_function(symbol: &ElfSymbol) -> bool {
-    symbol.kind == STT_FUNC && symbol.section != SHN_UNDEF && symbol.global
+    symbol.kind == STT_FUNC && symbol.section != SHN_UNDEF && symbol.binding != STB_LOCAL
 }
 
 /// Returns where a function is probed; nothing if its code is not in the file.

@@ -51,15 +51,14 @@ impl<'file> ObjectFile<'file> {
         let elf = ElfFile::read_up_to(file, length, LIMITS)?.only_64_bit_little_endian()?;
         let header = elf.piece("the header", 0, size_of::<RawHeader>() as u64)?;
         let (header, _) = from_bytes::<RawHeader>(&header).map_err(|()| ElfError::NotElf)?;
-        let headers = elf.sections()?;
-        if headers.is_empty() {
+        let sections = elf.section_table()?;
+        if sections.headers.is_empty() {
             return Err(ElfError::NoSections);
         }
-        let names = elf.section_names(&headers).unwrap_or_default();
         Ok(ObjectFile {
             elf,
             header: *header,
-            sections: SectionTable { headers, names },
+            sections,
         })
     }
 

@@ -12,9 +12,10 @@ use std::collections::HashMap;
 use object::LittleEndian;
 use object::elf::{
     EM_X86_64, R_X86_64_GLOB_DAT, R_X86_64_IRELATIVE, R_X86_64_JUMP_SLOT, Rela64, SHF_ALLOC,
-    SHT_DYNSYM, SHT_RELA, Sym64,
+    SHT_DYNSYM, SHT_RELA,
 };
-use object::read::elf::Sym;
+
+use kcollect_elf::name_at;
 
 use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 
@@ -157,39 +158,34 @@ fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, SlotTarget> {
     targets
 }
 
-/// The dynamic symbols.
+/// The names of the dynamic symbols.
 struct DynamicSymbols {
-    table: Vec<Sym64<LittleEndian>>,
-    strings: Vec<u8>,
+    /// For each symbol, the offset of its name.
+    offsets: Vec<u32>,
+    names: Vec<u8>,
 }
 
 impl DynamicSymbols {
     fn of(elf: &ObjectFile<'_>) -> DynamicSymbols {
-        let section = elf.sections.of_kind(SHT_DYNSYM);
-        let strings = section.and_then(|section| elf.sections.linked(section));
-        DynamicSymbols {
-            table: section
-                .and_then(|section| elf.elf.entries(section, "symbols").ok())
-                .unwrap_or_default(),
-            strings: strings
-                .and_then(|strings| elf.data(strings).ok())
-                .unwrap_or_default(),
+        let (mut offsets, mut names) = (Vec::new(), Vec::new());
+        if let Some(table) = elf.sections.symbol_table(SHT_DYNSYM) {
+            // A table that can't be read to its end is used as far as it can be.
+            let _ = elf
+                .elf
+                .each_symbol(table.symbols, |symbol| offsets.push(symbol.name));
+            names = elf.data(table.names).unwrap_or_default();
         }
+        DynamicSymbols { offsets, names }
     }
 
     fn name(&self, number: u32) -> Option<&[u8]> {
-        let symbol = self.table.get(number as usize)?;
-        name_in(&self.strings, symbol.st_name(LittleEndian))
+        name_in(&self.names, *self.offsets.get(number as usize)?)
     }
 }
 
 /// Returns the name at an offset of a string table, cut at [`MAX_NAME_BYTES`].
 pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
-    let rest = strings.get(position as usize..)?;
-    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
-    let end = rest.iter().position(|byte| *byte == 0);
-    let name = &rest[..end.unwrap_or(rest.len())];
-    (!name.is_empty()).then_some(name)
+    name_at(strings, position, MAX_NAME_BYTES).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

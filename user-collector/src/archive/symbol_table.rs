@@ -15,11 +15,7 @@
 
 use std::collections::HashMap;
 
-use object::LittleEndian;
-use object::elf::{
-    SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym64,
-};
-use object::read::elf::Sym;
+use object::elf::{SHT_DYNSYM, SHT_SYMTAB, STT_NOTYPE, SectionType};
 
 use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 use super::plt::PltEntry;
@@ -122,25 +118,22 @@ impl FunctionTable {
     fn read_symbols(
         &mut self,
         elf: &ObjectFile<'_>,
-        kind: object::elf::SectionType,
+        kind: SectionType,
         symbols: &mut Vec<CodeSymbol>,
     ) {
-        let Some(section) = elf.sections.of_kind(kind) else {
-            return;
-        };
         // All names at once: they may share their ends. The last one may have no NUL, so one is
         // added.
         let base = self.names.len();
-        let strings = elf
+        let table = elf
             .sections
-            .linked(section)
-            .filter(|strings| strings.size.saturating_add(base as u64) < MAX_NAMES_BYTES as u64);
-        let Some(strings) = strings else {
+            .symbol_table(kind)
+            .filter(|table| table.names.size.saturating_add(base as u64) < MAX_NAMES_BYTES as u64);
+        let Some(table) = table else {
             return;
         };
         let file = &elf.elf;
         if file
-            .content_onto(strings, "names of symbols", &mut self.names)
+            .content_onto(table.names, "names of symbols", &mut self.names)
             .is_err()
         {
             return;
@@ -149,24 +142,21 @@ impl FunctionTable {
         self.names.push(0);
         let names = &self.names[..end];
         // If the table can't be read to its end, the symbols before are used.
-        let _ = file.each_entry(section, "symbols", |symbol: &Sym64<LittleEndian>| {
-            let kind = symbol.st_type();
-            let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
-            let section = symbol.st_shndx(LittleEndian).0;
-            let name = base + symbol.st_name(LittleEndian) as usize;
+        let _ = file.each_symbol(table.symbols, |symbol| {
+            let function = symbol.is_function();
+            let name = base + symbol.name as usize;
             // `$x` and `$d` mark code and data on some processors.
             let named = names
                 .get(name)
                 .is_some_and(|first| *first != 0 && (function || *first != b'$'));
-            if (function || kind == STT_NOTYPE)
-                && section != 0
-                && section < SHN_LORESERVE
+            if (function || symbol.kind == STT_NOTYPE)
+                && symbol.section_index().is_some()
                 && named
                 && symbols.len() < MAX_FUNCTIONS
             {
                 symbols.push(CodeSymbol {
-                    address: symbol.st_value(LittleEndian),
-                    size: symbol.st_size(LittleEndian),
+                    address: symbol.address,
+                    size: symbol.size,
                     name: name as u32,
                     function,
                 });

@@ -5,12 +5,8 @@
 
 use std::collections::HashSet;
 
-use object::LittleEndian;
-use object::elf::{SHT_DYNSYM, STB_WEAK, STT_FUNC, STT_NOTYPE, Sym64, SymbolInfo};
-use object::pod::slice_from_bytes;
-use object::read::elf::Sym as _;
-
-use experiment_format::elf::{ElfError, ElfFile, ElfLimits};
+use kcollect_elf::{ElfError, ElfFile, ElfLimits, ElfSymbol};
+use object::elf::{SHT_DYNSYM, STB_WEAK, STT_FUNC, STT_NOTYPE, SymbolInfo};
 
 /// Offset of a symbol's kind in its record, bytes.
 const SYMBOL_INFO_OFFSET: usize = 4;
@@ -28,31 +24,28 @@ pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
 
 /// Returns the offsets of the kinds of weak functions that have another name too.
 fn second_names(image: &[u8]) -> Result<Vec<usize>, ElfError> {
-    const SYMBOL_BYTES: usize = size_of::<Sym64<LittleEndian>>();
     let elf = ElfFile::read(image, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;
     let mut found = Vec::new();
     for section in elf.sections()? {
         if section.kind != SHT_DYNSYM {
             continue;
         }
-        let content = elf.content(&section, "symbols")?;
-        let count = content.len() / SYMBOL_BYTES;
-        let (symbols, _) = slice_from_bytes::<Sym64<LittleEndian>>(content, count)
-            .map_err(|()| ElfError::headers("symbol", "they are cut off"))?;
+        let mut symbols = Vec::new();
+        elf.each_symbol(&section, |symbol| symbols.push(symbol))?;
         let functions = || {
-            let all = symbols.iter().enumerate();
-            all.filter(|(_, symbol)| symbol.st_type() == STT_FUNC)
+            let all = (0..).zip(&symbols);
+            all.filter(|(_, symbol): &(usize, &ElfSymbol)| symbol.kind == STT_FUNC)
         };
         let strong: HashSet<u64> = functions()
-            .filter(|(_, symbol)| symbol.st_bind() != STB_WEAK)
-            .map(|(_, symbol)| symbol.st_value(LittleEndian))
+            .filter(|(_, symbol)| symbol.binding != STB_WEAK)
+            .map(|(_, symbol)| symbol.address)
             .collect();
         let start = section.offset as usize;
         found.extend(
             functions()
-                .filter(|(_, symbol)| symbol.st_bind() == STB_WEAK)
-                .filter(|(_, symbol)| strong.contains(&symbol.st_value(LittleEndian)))
-                .map(|(index, _)| start + index * SYMBOL_BYTES + SYMBOL_INFO_OFFSET),
+                .filter(|(_, symbol)| symbol.binding == STB_WEAK)
+                .filter(|(_, symbol)| strong.contains(&symbol.address))
+                .map(|(index, _)| start + index * elf.symbol_bytes() + SYMBOL_INFO_OFFSET),
         );
     }
     Ok(found)

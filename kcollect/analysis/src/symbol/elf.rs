@@ -10,16 +10,15 @@
 
 use std::fs::File;
 
-use experiment_format::elf::{
-    AllocatedBytes, ElfError, ElfFile, ElfLimits, ElfSection, SectionTable,
+use kcollect_elf::{
+    AllocatedBytes, ElfError, ElfFile, ElfLimits, ElfSection, ElfSymbol, SectionTable, SymbolTable,
+    is_name_at,
 };
 use object::elf::{
     ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, Machine, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB,
-    SectionType, Sym64,
+    SectionType,
 };
-use object::pod::slice_from_bytes;
-use object::read::elf::Sym;
-use object::{CompressedData, CompressionFormat, Endian, Endianness};
+use object::{CompressedData, CompressionFormat, Endian};
 
 /// Maximum bytes of one object's sections that are in memory at a time. Debian's vmlinux needs 0.5
 /// GiB.
@@ -27,11 +26,6 @@ const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// The maximum factor by which a section of debug information grows: zlib and zstd make it 3 to 8
 /// times smaller.
 const MAX_COMPRESSION_RATIO: u64 = 64;
-/// A piece may be as large as all sections together: [`SectionBudget`] has the sum.
-const LIMITS: ElfLimits = ElfLimits {
-    max_piece_bytes: MAX_SECTION_BYTES,
-    ..ElfLimits::PROGRAM
-};
 
 /// Why a file, or a section of it, can't be used: the end of a sentence that begins with the
 /// object's name.
@@ -69,7 +63,6 @@ impl SectionBudget {
 pub(super) struct Elf {
     file: ElfFile<File>,
     sections: SectionTable<Vec<u8>>,
-    allocated: AllocatedBytes,
 }
 
 impl Elf {
@@ -78,17 +71,17 @@ impl Elf {
         if !metadata.is_file() {
             return Err(Damaged("is no regular file"));
         }
-        let file = ElfFile::read(file, LIMITS).map_err(|_| Damaged("is no ELF file"))?;
-        let headers = file
-            .sections()
-            .map_err(|_| Damaged("has section headers that are not understood"))?;
-        let names = file.section_names(&headers).unwrap_or_default();
-        let sections = SectionTable { headers, names };
-        Ok(Elf {
-            file,
-            sections,
+        let limits = ElfLimits {
+            // A piece may be as large as all sections together: `SectionBudget` has the sum.
+            max_piece_bytes: MAX_SECTION_BYTES,
             allocated: AllocatedBytes::of(&metadata),
-        })
+            ..ElfLimits::PROGRAM
+        };
+        let file = ElfFile::read(file, limits).map_err(|_| Damaged("is no ELF file"))?;
+        let sections = file
+            .section_table()
+            .map_err(|_| Damaged("has section headers that are not understood"))?;
+        Ok(Elf { file, sections })
     }
 
     /// Returns the file.
@@ -211,26 +204,38 @@ impl Elf {
         section: &ElfSection,
         budget: &mut SectionBudget,
     ) -> Result<Vec<u8>, Damaged> {
-        let Some((offset, size)) = section.file_range() else {
-            return Ok(Vec::new());
-        };
-        let damaged = |error| self.damaged(&error);
-        // Compared with the file first, so that what is only claimed takes no memory.
-        let inside = self.file.inside("a section", offset, size);
-        inside.map_err(damaged)?;
-        if self.allocated.is_hole(size) {
-            return Err(HOLE);
-        }
-        budget.take(size)?;
-        let piece = self.file.piece("a section", offset, size);
-        piece.map_err(damaged)
+        self.take_budget(section, budget)?;
+        let content = self.file.content(section, "a section");
+        content.map_err(|error| self.damaged(&error))
     }
 
-    /// Returns the first section of a kind, and the one that it is linked to, such as a table of
-    /// symbols and its strings.
-    pub(super) fn linked(&self, kind: SectionType) -> Option<(&ElfSection, &ElfSection)> {
-        let table = self.sections.of_kind(kind)?;
-        Some((table, self.sections.linked(table)?))
+    /// Takes the size of a section from the budget. It is compared with the file first, so that
+    /// what is only claimed takes nothing.
+    fn take_budget(&self, section: &ElfSection, budget: &mut SectionBudget) -> Result<(), Damaged> {
+        let Some((offset, size)) = section.file_range() else {
+            return Ok(());
+        };
+        let inside = self.file.inside("a section", offset, size);
+        inside.map_err(|error| self.damaged(&error))?;
+        budget.take(size)
+    }
+
+    /// Returns the symbol table of a kind.
+    pub(super) fn symbol_table(&self, kind: SectionType) -> Option<SymbolTable<'_>> {
+        self.sections.symbol_table(kind)
+    }
+
+    /// Calls `take` with each symbol of a table. Their size is taken from the budget, since about
+    /// as much is kept of them.
+    pub(super) fn each_symbol(
+        &self,
+        table: SymbolTable<'_>,
+        budget: &mut SectionBudget,
+        take: impl FnMut(ElfSymbol),
+    ) -> Result<(), Damaged> {
+        self.take_budget(table.symbols, budget)?;
+        let read = self.file.each_symbol(table.symbols, take);
+        read.map_err(|error| self.damaged(&error))
     }
 
     /// Returns the headers of the sections.
@@ -238,30 +243,20 @@ impl Elf {
         &self.sections.headers
     }
 
-    /// Returns the byte order.
-    pub(super) fn endian(&self) -> Endianness {
-        self.file.endian()
-    }
-
     /// Returns the address of the symbol of this name, in a 64-bit file.
     pub(super) fn symbol(&self, name: &[u8], budget: &mut SectionBudget) -> Option<u64> {
-        let (table, strings) = self.linked(SHT_SYMTAB)?;
+        let table = self.symbol_table(SHT_SYMTAB)?;
         if !self.file.is_64_bit() {
             return None;
         }
-        let (table, strings) = (
-            self.raw(table, budget).ok()?,
-            self.raw(strings, budget).ok()?,
-        );
-        let count = table.len() / size_of::<Sym64<Endianness>>();
-        let (symbols, _) = slice_from_bytes::<Sym64<Endianness>>(&table, count).ok()?;
-        let endian = self.file.endian();
-        let found = symbols.iter().find(|symbol| {
-            let own = strings.get(symbol.st_name(endian) as usize..);
-            own.and_then(|own| own.strip_prefix(name))
-                .is_some_and(|rest| rest.first() == Some(&0))
-        })?;
-        Some(found.st_value(endian))
+        let names = self.raw(table.names, budget).ok()?;
+        let mut found = None;
+        let read = self.each_symbol(table, budget, |symbol| {
+            if found.is_none() && is_name_at(&names, symbol.name, name) {
+                found = Some(symbol.address);
+            }
+        });
+        read.ok().and(found)
     }
 
     /// Returns the path and the build id in `.gnu_debugaltlink`.
@@ -287,6 +282,7 @@ impl Elf {
         let length = self.file.length();
         match error {
             ElfError::TooLarge { .. } => TOO_LARGE,
+            ElfError::Hole { .. } => HOLE,
             ElfError::Outside { offset, size, .. }
                 if offset.checked_add(*size).is_some_and(|end| end <= length) =>
             {

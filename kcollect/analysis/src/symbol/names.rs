@@ -6,13 +6,8 @@
 
 use std::ops::RangeInclusive;
 
-use object::Endianness;
-use object::elf::{
-    SHF_EXECINSTR, SHN_LORESERVE, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC,
-    STT_NOTYPE, Sym64,
-};
-use object::pod::slice_from_bytes;
-use object::read::elf::Sym;
+use kcollect_elf::name_at;
+use object::elf::{SHF_EXECINSTR, SHT_DYNSYM, SHT_SYMTAB, STT_NOTYPE};
 
 use super::demangle;
 use super::elf::{Damaged, Elf, SectionBudget};
@@ -32,7 +27,7 @@ struct CodeSymbol {
     end: u64,
     /// Whether it is not marked as a function. Assemblers make such symbols.
     label: bool,
-    /// The position of its name in `strings`.
+    /// The position of its name in `names`.
     name: u32,
 }
 
@@ -43,44 +38,33 @@ pub(super) struct CodeSymbols {
     list: Vec<CodeSymbol>,
     /// For each symbol, the largest end of it and those before it.
     reach: Vec<u64>,
-    strings: Vec<u8>,
+    names: Vec<u8>,
 }
 
 impl CodeSymbols {
     /// Reads `.symtab`, or else `.dynsym`, of a 64-bit file. Empty if the file has neither.
     pub(super) fn read(elf: &Elf, budget: &mut SectionBudget) -> Result<CodeSymbols, Damaged> {
         let tables = [SHT_SYMTAB, SHT_DYNSYM];
-        let found = tables.into_iter().find_map(|kind| elf.linked(kind));
-        let Some((table, strings)) = found.filter(|_| elf.bits() == 64) else {
+        let found = tables.into_iter().find_map(|kind| elf.symbol_table(kind));
+        let Some(table) = found.filter(|_| elf.bits() == 64) else {
             return Ok(CodeSymbols::default());
         };
-        let (table, strings) = (elf.raw(table, budget)?, elf.raw(strings, budget)?);
-        let count = table.len() / size_of::<Sym64<Endianness>>();
-        let (symbols, _) = slice_from_bytes::<Sym64<Endianness>>(&table, count)
-            .map_err(|()| Damaged("has a damaged symbol table"))?;
-        let endian = elf.endian();
-        let in_code = |symbol: &Sym64<Endianness>| {
-            let section = symbol.st_shndx(endian);
-            if section == SHN_UNDEF || section.0 >= SHN_LORESERVE {
-                return false;
+        let names = elf.raw(table.names, budget)?;
+        let mut list = Vec::new();
+        elf.each_symbol(table, budget, |symbol| {
+            let label = symbol.kind == STT_NOTYPE;
+            let section = symbol.section_index();
+            let section = section.and_then(|index| elf.headers().get(index));
+            let in_code = section.is_some_and(|section| section.flags.contains(SHF_EXECINSTR));
+            if in_code && (label || symbol.is_function()) {
+                list.push(CodeSymbol {
+                    address: symbol.address,
+                    end: symbol.address.saturating_add(symbol.size),
+                    label,
+                    name: symbol.name,
+                });
             }
-            let section = elf.headers().get(usize::from(section.0));
-            section.is_some_and(|section| section.flags.contains(SHF_EXECINSTR))
-        };
-        let mut list: Vec<_> = symbols
-            .iter()
-            .filter(|symbol| {
-                [STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE].contains(&symbol.st_type()) && in_code(symbol)
-            })
-            .map(|symbol| CodeSymbol {
-                address: symbol.st_value(endian),
-                end: symbol
-                    .st_value(endian)
-                    .saturating_add(symbol.st_size(endian)),
-                label: symbol.st_type() == STT_NOTYPE,
-                name: symbol.st_name(endian),
-            })
-            .collect();
+        })?;
         list.sort_unstable();
         let mut end = 0;
         let reach = list.iter().map(|symbol| {
@@ -90,7 +74,7 @@ impl CodeSymbols {
         Ok(CodeSymbols {
             reach: reach.collect(),
             list,
-            strings,
+            names,
         })
     }
 
@@ -155,10 +139,7 @@ impl CodeSymbols {
     /// Returns a name, if it is one: not empty, not one that stands for none, and not a mark of the
     /// assembler.
     fn name(&self, at: u32) -> Option<String> {
-        let bytes = self.strings.get(at as usize..)?;
-        let bytes = &bytes[..bytes.len().min(MAX_NAME_BYTES)];
-        let end = bytes.iter().position(|byte| *byte == 0);
-        let name = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
+        let name = String::from_utf8_lossy(name_at(&self.names, at, MAX_NAME_BYTES)?);
         let none = name.is_empty() || [NAMELESS, "$", ".L"].iter().any(|no| name.starts_with(no));
         (!none).then(|| name.into_owned())
     }
