@@ -12,12 +12,16 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use object::read::{Object as _, ObjectSymbol as _, ReadCache};
-use object::{SymbolKind, SymbolSection};
+use kcollect_elf::{AllocatedBytes, ElfError, ElfFile, ElfLimits, name_at};
+use object::elf::{SHT_SYMTAB, STT_NOTYPE};
 use serde_json::Value;
 
 /// Maximum bytes of a table that is text.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// Maximum bytes of a table of symbols, and of their names.
+const MAX_TABLE_BYTES: u64 = 1 << 30;
+/// The longest name of a kernel's function, bytes (`KSYM_NAME_LEN`).
+const MAX_NAME_BYTES: usize = 512;
 /// Directories with the files of kernels.
 const DIRECTORIES: [&str; 2] = ["/boot", "/usr/lib/debug/boot"];
 /// Where debug files are found by build id.
@@ -134,19 +138,42 @@ impl SymbolTable {
                 Some(of_text(&String::from_utf8_lossy(&bytes)))
             }
             SymbolTable::Elf(path) => {
-                let cache = ReadCache::new(File::open(path).ok()?);
-                let elf = object::File::parse(&cache).ok()?;
-                let functions = elf.symbols().filter(|symbol| {
-                    // Assembly has functions without a type, which kallsyms lists too.
-                    matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
-                        && matches!(symbol.section(), SymbolSection::Section(_))
-                });
-                let named = functions
-                    .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?.into())));
-                Some(named.collect())
+                let file = File::open(path).ok()?;
+                of_elf(&file).ok()
             }
         }
     }
+}
+
+/// Returns the functions in the symbol table of a file.
+fn of_elf(file: &File) -> Result<Vec<(u64, Box<str>)>, ElfError> {
+    let metadata = file.metadata();
+    let limits = ElfLimits {
+        max_piece_bytes: MAX_TABLE_BYTES,
+        allocated: metadata.map_or(AllocatedBytes::UNKNOWN, |metadata| {
+            AllocatedBytes::of(&metadata)
+        }),
+        ..ElfLimits::PROGRAM
+    };
+    let elf = ElfFile::read(file, limits)?;
+    let sections = elf.section_table()?;
+    let mut functions = Vec::new();
+    let Some(table) = sections.symbol_table(SHT_SYMTAB) else {
+        return Ok(functions);
+    };
+    let names = elf.content(table.names, "names of symbols")?;
+    elf.each_symbol(table.symbols, |symbol| {
+        // Assembly has functions without a type, which kallsyms lists too.
+        let is_code = symbol.is_function() || symbol.kind == STT_NOTYPE;
+        if is_code
+            && symbol.section_index().is_some()
+            && let Some(name) = name_at(&names, symbol.name, MAX_NAME_BYTES)
+            && let Ok(name) = str::from_utf8(name)
+        {
+            functions.push((symbol.address, name.into()));
+        }
+    })?;
+    Ok(functions)
 }
 
 /// Returns the kernel's own functions in a text such as `/proc/kallsyms`.
@@ -192,6 +219,14 @@ mod tests {
             assert_eq!(name(0x3f00_0000), None);
             assert_eq!(names.find(0xffff_ffff_8000_0000), None);
         }
+    }
+
+    #[test]
+    fn functions_are_read_from_a_program() {
+        let program = File::open("/proc/self/exe").unwrap();
+        let functions = of_elf(&program).unwrap();
+        assert!(functions.iter().any(|(_, name)| &**name == "main"));
+        assert!(functions.iter().all(|(address, _)| *address != 0));
     }
 
     #[test]
