@@ -1,6 +1,6 @@
 //! The load's part of a recording: the quiet time before it, its run, and the quiet time after it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::Duration;
 
@@ -130,14 +130,14 @@ impl LoadPhase {
 /// The thread that starts the load, if there is a load, with the privileges that kcollect was
 /// started with.
 pub(super) fn starter(
-    plan: &Plan,
+    load: &[OsString],
     descriptors: Option<(u64, u64)>,
     ignored_signals: &[i32],
 ) -> Result<Option<Starter>, Failure> {
-    if plan.load.is_empty() {
+    if load.is_empty() {
         return Ok(None);
     }
-    let starter = Starter::wait(&plan.load, descriptors, ignored_signals);
+    let starter = Starter::wait(load, descriptors, ignored_signals);
     starter.map(Some).map_err(|error| {
         Failure::new(
             ExitKind::Unavailable,

@@ -23,7 +23,7 @@ use super::recording::{Recording, not_published};
 use super::rounds::Rounds;
 use super::series::Series;
 use crate::doctor;
-use crate::plan::Plan;
+use crate::plan::{Plan, SeriesPlan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::hardening::priority::no_priority;
 use crate::record::hardening::privileges::{self, Requirements};
@@ -66,7 +66,7 @@ impl<'a> Start<'a> {
         enough_descriptors(counters.len())?;
         enough_address_space()?;
         let pause_signal = plan.pause_signal.map(|pause| pause.signal);
-        let signals = Signals::listen(pause_signal, plan.sample_signal, hang_up(plan))
+        let signals = Signals::listen(pause_signal, plan.sample_signal, hang_up(plan.series))
             .map_err(|error| Failure::of_system("signals", &error))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
@@ -79,7 +79,7 @@ impl<'a> Start<'a> {
 
         let service = Service::connect()
             .map_err(|error| Failure::of_system("NOTIFY_SOCKET of systemd", &error))?;
-        let starter = starter(plan, descriptors, &signals.ignored)?;
+        let starter = starter(&plan.load, descriptors, &signals.ignored)?;
         Ok(Start {
             plan,
             own,
@@ -181,8 +181,8 @@ fn start_recording(
 
 /// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
 /// reopen their logs; with a terminal, SIGHUP means that the terminal is gone.
-fn hang_up(plan: &Plan) -> SignalRequest {
-    if plan.series.rotate.is_some() && !machine::has_terminal() {
+fn hang_up(series: SeriesPlan) -> SignalRequest {
+    if series.rotate.is_some() && !machine::has_terminal() {
         SignalRequest::Rotate
     } else {
         SignalRequest::Stop
