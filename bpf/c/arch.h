@@ -7,32 +7,19 @@
 
 #if defined(__TARGET_ARCH_x86)
 
+/* Fields of struct pt_regs and of struct tick_regs. */
+#define REG_IP	       ip
+#define REG_FP	       bp
+#define REG_ARGUMENT_1 di
+#define REG_ARGUMENT_2 si
+#define REG_ARGUMENT_3 dx
+#define REG_RETURN     ax
+
 /* Ring 3, 32-bit programs included: the low two bits of the code segment are the privilege level.
  */
 static __always_inline bool in_user_mode(const struct tick_regs *regs)
 {
 	return (regs->cs & 3) == 3;
-}
-
-static __always_inline __u64 kernel_ip(const struct tick_regs *regs)
-{
-	return regs->ip;
-}
-
-/* The user address in registers that were saved on entry to the kernel. */
-static __always_inline __u64 user_ip(const struct pt_regs *regs)
-{
-	return regs->ip;
-}
-
-static __always_inline __u64 user_sp(const struct pt_regs *regs)
-{
-	return regs->sp;
-}
-
-static __always_inline __u64 user_fp(const struct pt_regs *regs)
-{
-	return regs->bp;
 }
 
 /* Whether the kernel maps files and memory at an address, except files that are linked to low
@@ -104,19 +91,9 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 	return is_compat(task) ? call == 240 || call == 422 : call == 202;
 }
 
-/* Writes the first two arguments of a system call. */
-static __always_inline void system_call_arguments(struct task_struct *task,
-						  const struct pt_regs *regs, __u64 arguments[2])
-{
-	bool compat = is_compat(task);
-
-	arguments[0] = compat ? (__u32)regs->bx : regs->di;
-	arguments[1] = compat ? (__u32)regs->cx : regs->si;
-}
-
 /* Writes the first four arguments of a system call. */
-static __always_inline void four_arguments(struct task_struct *task, const struct pt_regs *regs,
-					   __u64 arguments[4])
+static __always_inline void system_call_arguments(struct task_struct *task,
+						  const struct pt_regs *regs, __u64 arguments[4])
 {
 	bool compat = is_compat(task);
 
@@ -132,27 +109,6 @@ static __always_inline bool is_futex_command(long call)
 	return call < 449;
 }
 
-/* The arguments of a function at its beginning; and the value that it returned. */
-static __always_inline __u64 first_argument(const struct pt_regs *regs)
-{
-	return regs->di;
-}
-
-static __always_inline __u64 second_argument(const struct pt_regs *regs)
-{
-	return regs->si;
-}
-
-static __always_inline __u64 third_argument(const struct pt_regs *regs)
-{
-	return regs->dx;
-}
-
-static __always_inline __u64 return_value(const struct pt_regs *regs)
-{
-	return regs->ax;
-}
-
 /* Bytes that a return from a function pops off the stack. */
 #define RETURN_ADDRESS_BYTES 8
 
@@ -161,32 +117,19 @@ static __always_inline __u64 return_value(const struct pt_regs *regs)
 
 #elif defined(__TARGET_ARCH_arm64)
 
+#define REG_IP	       pc
+#define REG_FP	       regs[29]
+#define REG_ARGUMENT_1 regs[0]
+#define REG_ARGUMENT_2 regs[1]
+#define REG_ARGUMENT_3 regs[2]
+#define REG_RETURN     regs[0]
+
 #define INSTRUCTION_BYTES 4
 
 /* PSR_MODE_EL0t is mode 0; bit 4 marks a 32-bit program. */
 static __always_inline bool in_user_mode(const struct tick_regs *regs)
 {
 	return (regs->pstate & 0xf) == 0;
-}
-
-static __always_inline __u64 kernel_ip(const struct tick_regs *regs)
-{
-	return regs->pc;
-}
-
-static __always_inline __u64 user_ip(const struct pt_regs *regs)
-{
-	return regs->pc;
-}
-
-static __always_inline __u64 user_sp(const struct pt_regs *regs)
-{
-	return regs->sp;
-}
-
-static __always_inline __u64 user_fp(const struct pt_regs *regs)
-{
-	return regs->regs[29];
 }
 
 /* Whether the kernel maps files and memory at an address, except files that are linked to low
@@ -229,22 +172,14 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 	return call == 98 || call == 449 || (call >= 454 && call <= 456);
 }
 
-static __always_inline void system_call_arguments(struct task_struct *task,
-						  const struct pt_regs *regs, __u64 arguments[2])
-{
-	(void)task;
-	arguments[0] = regs->orig_x0;
-	arguments[1] = regs->regs[1];
-}
-
 static __always_inline bool is_compat(struct task_struct *task)
 {
 	(void)task;
 	return false;
 }
 
-static __always_inline void four_arguments(struct task_struct *task, const struct pt_regs *regs,
-					   __u64 arguments[4])
+static __always_inline void system_call_arguments(struct task_struct *task,
+						  const struct pt_regs *regs, __u64 arguments[4])
 {
 	(void)task;
 	arguments[0] = regs->orig_x0;
@@ -258,29 +193,51 @@ static __always_inline bool is_futex_command(long call)
 	return call == 98;
 }
 
+#define RETURN_ADDRESS_BYTES 0
+
+#endif
+
+static __always_inline __u64 kernel_ip(const struct tick_regs *regs)
+{
+	return regs->REG_IP;
+}
+
+/* The user address in registers that were saved on entry to the kernel. */
+static __always_inline __u64 user_ip(const struct pt_regs *regs)
+{
+	return regs->REG_IP;
+}
+
+static __always_inline __u64 user_sp(const struct pt_regs *regs)
+{
+	return regs->sp;
+}
+
+static __always_inline __u64 user_fp(const struct pt_regs *regs)
+{
+	return regs->REG_FP;
+}
+
+/* The arguments of a function at its beginning; and the value that it returned. */
 static __always_inline __u64 first_argument(const struct pt_regs *regs)
 {
-	return regs->regs[0];
+	return regs->REG_ARGUMENT_1;
 }
 
 static __always_inline __u64 second_argument(const struct pt_regs *regs)
 {
-	return regs->regs[1];
+	return regs->REG_ARGUMENT_2;
 }
 
 static __always_inline __u64 third_argument(const struct pt_regs *regs)
 {
-	return regs->regs[2];
+	return regs->REG_ARGUMENT_3;
 }
 
 static __always_inline __u64 return_value(const struct pt_regs *regs)
 {
-	return regs->regs[0];
+	return regs->REG_RETURN;
 }
-
-#define RETURN_ADDRESS_BYTES 0
-
-#endif
 
 /* The number of no system call: after an exception or interrupt, and where a system call has set
  * all registers. */

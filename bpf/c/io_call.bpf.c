@@ -240,7 +240,7 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 	describe(&out->record.header, task, now_ns, cpu, RECORD_IO_CALL, 0);
 	out->record.begin_ns = begin_ns;
 	out->record.result = result;
-	four_arguments(task, regs, out->record.arguments);
+	system_call_arguments(task, regs, out->record.arguments);
 	out->record.files = files_of(task);
 	out->record.call = call_index & (IO_CALLS - 1);
 	out->record.table = call_index / IO_CALLS;

@@ -69,7 +69,7 @@ static __noinline int send_lock_wait(struct cpu_stats *stats, struct task_struct
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 arguments[2] = {}, size = sizeof(struct lock_wait_record);
+	__u64 arguments[IO_ARGUMENTS] = {}, size = sizeof(struct lock_wait_record);
 	struct record_header *header;
 	struct lock_wait_scratch *out;
 	long call, got = -1;

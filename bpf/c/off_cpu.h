@@ -20,7 +20,6 @@
 #define JOBCTL_TRAP_FREEZE     (1 << 23)
 #define TASK_FROZEN	       0x8000 /* since Linux 6.1: by a control group of version 1 */
 #define TASK_DEAD	       0x80
-#define SYSTEM_CALL_NONE       (-1)
 
 /* asm-generic/errno-base.h */
 #define EPERM 1
@@ -104,7 +103,7 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 	if (!regs)
 		return STATE_SLEEP;
 	call = system_call_number(regs);
-	user = call == SYSTEM_CALL_NONE;
+	user = call == NO_SYSTEM_CALL;
 	if (user || thread->kernel_fault || !kernel_faults_are_noted) {
 		/* In this system call or in an earlier one: the stack shows which. From user mode
 		 * it may be for something else too, as when a signal ends the thread. */
