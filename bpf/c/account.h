@@ -79,9 +79,9 @@ static inline void account_track(struct account *account, __u64 now_ns, __u32 st
 }
 
 /* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on a CPU.
- * That sum decides: the rest of the time since it came is not the thread's. Up to `stolen_ns` of
- * the rest, which the hypervisor stole from the CPU meanwhile, was a wait for the CPU. What is left
- * (balancing, interrupts) belongs to the next state. */
+ * That sum decides: the rest of the time since its switch-in is not the thread's. Up to `stolen_ns`
+ * of the rest, which the hypervisor stole from the CPU meanwhile, was a wait for the CPU. What is
+ * left (balancing, interrupts) belongs to the next state. */
 static inline void account_switch_out(struct account *account, __u64 now_ns, __u32 state,
 				      __u32 detail, __u64 run_delay, __u64 run_time,
 				      __u64 stolen_ns)
@@ -150,8 +150,8 @@ static inline struct off_cpu account_switch_in(struct account *account, __u64 no
 	return off_cpu;
 }
 
-/* The thread leaves a CPU, and no program saw it come: it came at `arrival_ns`, according to the
- * scheduler. */
+/* The thread is switched out, and no program saw its switch-in, which was at `arrival_ns`,
+ * according to the scheduler. */
 static inline struct off_cpu account_missed_switch_in(struct account *account, __u64 arrival_ns,
 						      __u64 run_delay)
 {

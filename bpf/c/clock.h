@@ -180,7 +180,7 @@ static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 }
 
 /* Removes from the boundaries after `from`, which were just counted, those that passed before
- * `task` came to this CPU. No switch-in was seen since that of the last thread (last_tid). */
+ * `task` was switched in. The last switch-in that was seen was another thread's (last_tid). */
 static __always_inline struct passed
 since_arrival(struct cpu_stats *stats, struct task_struct *task, __u64 from, struct passed passed)
 {

@@ -137,8 +137,8 @@ static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
 	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? DETAIL_BLOCK_IO : DETAIL_NONE;
 }
 
-/* Number of the return to user mode whose record has the user stack of a thread that comes to a
- * CPU, and whose kernel stack took `got` bytes. A kernel that protects a process refuses both its
+/* Number of the return to user mode whose record has the user stack of a thread that is switched
+ * in, and whose kernel stack took `got` bytes. A kernel that protects a process refuses both its
  * stacks and its callbacks: the missing kernel stack is counted, and no user stack is waited
  * for. */
 static __always_inline __u32 user_return_at_arrival(long got, struct cpu_stats *stats,

@@ -30,8 +30,9 @@ static __always_inline bool has_boundaries_before(struct thread *thread, __u64 r
  * run since.
  *
  * The scheduler may have read its clock before the rotation, and the CPU may have stood still since
- * then. A thread that comes, or whose arrival was not seen, was on the CPU by the rotation; one
- * that leaves was on it until then, and waited. */
+ * then. A thread that is switched in, or whose switch-in was not seen, was on the CPU at the
+ * rotation. One that is switched out was on the CPU until the scheduler read its clock, and then
+ * waited. */
 static __noinline bool end_at_switch(struct task_struct *task, struct thread *thread,
 				     __u64 rotation, __u64 stolen_ns, __u32 user_return)
 {

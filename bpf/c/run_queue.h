@@ -3,9 +3,9 @@
  * The run queue that a thread leads to, and the scheduler's clock.
  *
  * The scheduler's clock is a field of the run queue. On a kernel where the programs do not find it
- * (without CONFIG_FAIR_GROUP_SCHED, or with other names), it is CLOCK_MONOTONIC plus the
- * difference between the two when the thread came that leaves now: its sched_info has that time by
- * the scheduler's clock. Without sched_info (sched_info.h) nothing has, and it is CLOCK_MONOTONIC.
+ * (without CONFIG_FAIR_GROUP_SCHED, or with other names), it is CLOCK_MONOTONIC plus the difference
+ * between the two at the last switch-in of the thread that is switched out: its sched_info has that
+ * time by the scheduler's clock. Without sched_info (sched_info.h) it is CLOCK_MONOTONIC alone.
  */
 #ifndef KCOLLECT_RUN_QUEUE_H
 #define KCOLLECT_RUN_QUEUE_H

@@ -73,8 +73,8 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 	return 0;
 }
 
-/* Sends the last record of a thread that exits and leaves its CPU: a global function, which the
- * verifier checks once. */
+/* Sends the last record of a thread that exits, at its last switch-out: a global function, which
+ * the verifier checks once. */
 __attribute__((noinline)) int kc_thread_exit(__u64 epoch_start_ns, __u64 now_ns, __u64 stolen_ns)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -107,10 +107,9 @@ __attribute__((noinline)) int kc_thread_exit(__u64 epoch_start_ns, __u64 now_ns,
 	return 0;
 }
 
-/* Begins to track a thread that leaves its CPU. It came to this CPU before recording started, or
+/* Begins to track a thread that is switched out. It was switched in before recording started, or
  * the program was not run then. All boundaries that have passed are counted for the thread, also
- * boundaries in a sleep between the start and its arrival: none is left for its off-CPU
- * interval. */
+ * those in a sleep between the start and its switch-in: its off-CPU interval gets none. */
 static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
 					  struct thread *thread, __u64 epoch_start_ns, __u32 cpu)
 {
@@ -130,7 +129,7 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
 	return 0;
 }
 
-/* Begins to track a thread that comes to a CPU. A new thread has waited since it was created. A
+/* Begins to track a thread that is switched in. A new thread has waited since it was created. A
  * thread that existed when recording started, and that kc_track_all has not reached yet, was
  * blocked then, or already waiting. */
 static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
@@ -201,7 +200,7 @@ __attribute__((noinline)) int kc_send_missed_off_cpu(__u64 epoch_start_ns)
 	return 0;
 }
 
-/* end_at_switch() of a thread that leaves: a global function, as above. */
+/* end_at_switch() of a thread that is switched out: a global function, as above. */
 __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_ns)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -210,7 +209,7 @@ __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_
 	return thread && end_at_switch(task, thread, rotation, stolen_ns, 0);
 }
 
-/* When a thread leaves its CPU, if it has run for as long as the scheduler's sum says. Without run
+/* When a thread is switched out, if it has run for as long as the scheduler's sum says. Without run
  * queues `now_ns` may be too early for that: the clock was read some microseconds after the
  * scheduler's, in particular at an arrival. */
 static __always_inline __u64 end_of_running(const struct account *account, __u64 now_ns,
@@ -338,8 +337,8 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 		note_arrival(&thread->waits, now_ns);
 }
 
-/* Charges boundaries that have passed and are not counted yet to the thread that leaves now, and
- * not to the next one. */
+/* Charges boundaries that have passed and are not counted yet to the thread that is switched out,
+ * and not to the next one. */
 static __noinline int charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 					struct task_struct *prev, __u64 now_ns, __u32 cpu)
 {

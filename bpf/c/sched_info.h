@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * When a thread came to its CPU, since when it waits for one, and how long it has waited in all.
+ * When a thread was last switched in, since when it waits for a CPU, and how long it has waited in
+ * all.
  *
  * The scheduler keeps that for each thread (sched_info), which needs no hook. On a kernel without
  * CONFIG_SCHED_INFO, or with other names, the programs keep the same in thread.waits, by
@@ -31,13 +32,13 @@ static __always_inline __u64 last_queued(struct task_struct *task, const struct 
 	return has_sched_info() ? task->sched_info.last_queued : thread->waits.queued_ns;
 }
 
-/* The waits until it last came to a CPU. */
+/* The waits until its last switch-in. */
 static __always_inline __u64 past_delay(struct task_struct *task, const struct thread *thread)
 {
 	return has_sched_info() ? task->sched_info.run_delay : thread->waits.delay_ns;
 }
 
-/* What the scheduler does as a thread comes to a CPU, where the programs do it. */
+/* What the scheduler does at a switch-in, where the programs do it. */
 static __always_inline void note_arrival(struct waits *waits, __u64 now_ns)
 {
 	if (waits->queued_ns && now_ns > waits->queued_ns)

@@ -5,9 +5,9 @@
  * their times at a sample; `kc_close_all` closes the accounts when recording stops or an experiment
  * ends, and writes the off-CPU intervals that were still open.
  *
- * The records go to the reader of the iterator and not into a ring, where so many may find no
- * space. Those of one thread have to fit the kernel's buffer together (MAX_ITER_WORDS), or a
- * program is run again for a thread whose account it has closed.
+ * The records go to the reader of the iterator and not into a ring, where they may find no space.
+ * The records of one thread have to fit the kernel's buffer together (MAX_ITER_WORDS), or a program
+ * is run again for a thread whose account it has closed.
  *
  * The threads run meanwhile. Beginning and closing claim the account first; reporting copies it and
  * checks that the copy conserves time.

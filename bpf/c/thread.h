@@ -28,13 +28,14 @@ enum thread_flag {
 struct waits {
 	__u64 delay_ns;	  /* sum of the waits for a CPU that have ended */
 	__u64 queued_ns;  /* when the open one began, or 0 */
-	__u64 arrival_ns; /* when the thread last came to a CPU */
+	__u64 arrival_ns; /* of the last switch-in */
 };
 
 struct thread {
 	struct account account;
 	__u64 epoch_start_ns; /* of the epoch that the account belongs to: clock.h */
-	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
+	/* Boundaries counted on its CPU: off the CPU, until its switch-out; on it, until its
+	 * switch-in. */
 	__u64 grid_index;
 	__u32 cpu;	    /* that CPU */
 	__u32 flags;	    /* enum thread_flag */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The unwind of a user stack, frame by frame. The stack is the running thread's, or, with other
- * hooks (remote_stack.h), that of a thread that does not run.
+ * hooks, of a thread that does not run (remote_stack.h).
  */
 #ifndef KCOLLECT_USER_UNWIND_H
 #define KCOLLECT_USER_UNWIND_H
