@@ -14,8 +14,10 @@ const MAX_RESERVE_NS: f64 = 20e6;
 /// The time between two checks of what the probes of a process took, and so the longest time until
 /// it is noticed that an idle program begins to allocate much.
 const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
-/// The same where the reserve falls.
+/// The same where the reserve would be used up before.
 const URGENT_INTERVAL_NS: Nanos = Nanos::from_millis(100);
+/// The number of urgent checks in the usual time between two.
+const URGENT_CHECKS: f64 = 10.0;
 
 /// How long a process is not probed: the first time, and at most.
 const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
@@ -125,7 +127,7 @@ impl ProcessBudget {
         let own = (passed - taken).max(0.0);
         let change = share * own - taken;
         self.reserve_ns = (self.reserve_ns + change).min(MAX_RESERVE_NS);
-        self.plan_check(now_ns, change < 0.0);
+        self.plan_check(now_ns, self.reserve_ns + URGENT_CHECKS * change < 0.0);
         (self.reserve_ns < 0.0).then(|| taken / own.max(1.0))
     }
 }
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_falling_reserve_is_checked_soon() {
+    fn a_reserve_that_falls_fast_is_checked_soon() {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut taken_ns = 0;
         let next_ms = |(at_ms, taken_ms): (u64, u64)| {
@@ -195,9 +197,9 @@ mod tests {
             budget.check(0.02, taken_ns, now_ns, now_ns);
             budget.next_check_ns.0 / 1_000_000
         };
-        // They take nothing, then less than 2 %, then more, then again nothing.
-        let checks = [(100, 0), (1100, 12), (2100, 24), (2200, 0)];
-        assert_eq!(checks.map(next_ms), [1100, 2100, 2200, 3200]);
+        // They take nothing, less than 2 %, more, again nothing, and a little more than 2 %.
+        let checks = [(100, 0), (1100, 12), (2100, 24), (2200, 0), (3200, 20)];
+        assert_eq!(checks.map(next_ms), [1100, 2100, 2200, 3200, 4200]);
     }
 
     #[test]
