@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::Result;
 use crate::archive::archive_name;
-use crate::elf::section_build_id;
 use crate::file::open_regular;
+use kcollect_elf::section_build_id;
 
 /// Returns whether the directory `archives` has a copy of a load object or source.
 #[must_use]

@@ -22,10 +22,12 @@ use crate::Result;
 use crate::address_space::{ObjectKind, RecordedAddressSpace};
 use crate::archive::archive_name;
 use crate::copies::open_copy;
-use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable, name_at};
 use crate::error::Error;
 use crate::file::open_regular;
 use crate::units::Nanos;
+use kcollect_elf::{
+    AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable, name_at,
+};
 
 /// A symbol or string table larger than this is not read.
 const MAX_TABLE_BYTES: u64 = 1 << 30;

@@ -38,7 +38,6 @@
 //!   and readers of experiments of the kernel share.
 //! * [`calls`] has the names and numbers of system calls.
 //! * [`microstate`] has the states of a thread, which are columns of reports.
-//! * [`elf`] reads ELF files by pieces, each within a limit. It is a crate of its own.
 //! * [`groups`] matches units, containers and control groups of processes.
 //! * [`ids`] has the types of the numbers of processes, threads and stacks.
 //! * [`units`] has the types of times and ticks, and [`text`] makes names of processes safe to print.
@@ -163,7 +162,6 @@ pub mod writer;
 mod xml;
 
 pub use error::Error;
-pub use kcollect_elf as elf;
 pub use types::{text, units};
 
 /// The result of a fallible call of this crate.

@@ -313,7 +313,7 @@ fn debug_path(root: &Path, id: &[u8]) -> PathBuf {
 }
 
 fn build_id(path: &Path) -> Box<[u8]> {
-    experiment_format::elf::section_build_id(File::open(path).unwrap())
+    kcollect_elf::section_build_id(File::open(path).unwrap())
 }
 
 #[test]

@@ -31,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "kcollect",
         &[
             "experiment-format",
+            "kcollect-elf",
             "bpf",
             "bpf-abi",
             "user-collector",
@@ -57,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "fuzz",
         &[
             "experiment-format",
+            "kcollect-elf",
             "bpf",
             "bpf-abi",
             "user-collector",

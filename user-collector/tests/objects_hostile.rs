@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use experiment_format::elf::{ElfError, ElfSource};
+use kcollect_elf::{ElfError, ElfSource};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 use user_collector::objects::{

@@ -19,8 +19,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use experiment_format::elf::build_id;
 use experiment_format::ids::Pid;
+use kcollect_elf::build_id;
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;

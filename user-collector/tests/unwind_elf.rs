@@ -15,11 +15,11 @@ use std::borrow::Cow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use experiment_format::elf::ElfError;
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, Encoding, EndianSlice, EvaluationResult, Expression,
     LittleEndian, Location, RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
 };
+use kcollect_elf::ElfError;
 use user_collector::unwind::{
     FrameInfo, FramePointer, FrameRule, MAX_PADDING_BYTES, TableSummary, UnwindError, UnwindRule,
     UnwindRules, UnwindSections, UnwindTable,

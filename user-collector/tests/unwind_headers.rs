@@ -11,11 +11,11 @@ mod mapped;
 
 use std::io::Write;
 
-use experiment_format::elf::ElfError;
 use gimli::LittleEndian;
 use gimli::write::{
     Address, CallFrameInstruction as Cfi, DebugFrame, EndianVec, FrameDescriptionEntry, FrameTable,
 };
+use kcollect_elf::ElfError;
 use object::read::ReadCache;
 use user_collector::unwind::{
     FrameInfo, MAX_SECTION_BYTES, UnwindError, UnwindRules, UnwindSections, UnwindTable,

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
-use experiment_format::elf::debug_file::find_debug_file;
 use experiment_format::reader::Experiment;
+use kcollect_elf::debug_file::find_debug_file;
 use tempfile::TempDir;
 use user_collector::archive::{Archived, SourceLines, archive_object, source_paths};
 use user_collector::files::InvokingUser;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use experiment_format::elf::build_id;
+use kcollect_elf::build_id;
 use user_collector::allocators::Allocator;
 use user_collector::unwind::{FrameInfo, GoFunctions, UnwindRules, UnwindSections, UnwindTable};
 

@@ -7,7 +7,7 @@
 //! file without notes: better no samples than a part of them.
 
 use bpf_abi::layout::{AllocatorFunction, USDT_OPERANDS, UsdtOperand, UsdtOperandKind};
-use experiment_format::elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable};
+use kcollect_elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable};
 use object::Endianness;
 use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64, Machine};
 use object::read::elf::NoteIterator;

@@ -219,7 +219,7 @@ mod tests {
 
     use experiment_format::archive::{ARCHIVES, archive_name};
     use experiment_format::directory::NameRequest;
-    use experiment_format::elf::ElfSource;
+    use kcollect_elf::ElfSource;
 
     use super::*;
 

@@ -22,7 +22,7 @@ use object::pod::{bytes_of, bytes_of_slice};
 use super::ArchiveWriter;
 use super::object_file::{ObjectFile, RawHeader};
 use super::symbol_table::FunctionTable;
-use experiment_format::elf::ElfSection;
+use kcollect_elf::ElfSection;
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: u64 = 1 << 20;

@@ -6,7 +6,7 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, SHF_ALLOC, SHF_EXECINSTR, SHN_LORESERVE, SHT_NOBITS};
 use object::pod::from_bytes;
 
-use experiment_format::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
+use kcollect_elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
 
 /// Max functions of a file. The largest programs have a million.
 pub(super) const MAX_FUNCTIONS: usize = 4 << 20;

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use experiment_format::elf::{ElfFile, ElfLimits, LoadSegment, load_segments};
 use experiment_format::ids::Pid;
+use kcollect_elf::{ElfFile, ElfLimits, LoadSegment, load_segments};
 
 use super::open;
 use crate::process::process_directory;

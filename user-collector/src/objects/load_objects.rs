@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf_abi::{CodeFile, EncodedRule};
-use experiment_format::elf::ElfSource;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
+use kcollect_elf::ElfSource;
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::files::TimedOpener;

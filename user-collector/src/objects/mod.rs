@@ -7,7 +7,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use experiment_format::elf::ElfSource;
+//! use kcollect_elf::ElfSource;
 //! use user_collector::objects::{TableBuilder, ObjectId};
 //!
 //! let mut builder = TableBuilder::start(None)?;

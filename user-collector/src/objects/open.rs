@@ -40,7 +40,7 @@ use super::backing::{Backing, backing, paths};
 use crate::files::{openat2, reopen};
 use crate::process::process_directory;
 use crate::space::{FileIdentity, MappedFile, Mapping};
-use experiment_format::elf::build_id;
+use kcollect_elf::build_id;
 
 /// Largest file that is opened, bytes.
 pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;

@@ -22,7 +22,7 @@ use object::read::{ReadCache, ReadCacheOps};
 use super::stored_table::TableKey;
 use super::table_cache::TableCache;
 use crate::unwind::{self, TableSummary, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
-use experiment_format::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
+use kcollect_elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
 
 /// The number of a load object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -314,7 +314,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use experiment_format::elf::ElfError;
+    use kcollect_elf::ElfError;
 
     const LONG: Duration = Duration::from_secs(60);
 

@@ -5,7 +5,7 @@ use object::Endianness;
 use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
 
 use super::{MAX_SECTION_BYTES, pclntab};
-use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
+use kcollect_elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
 
 /// Sections in which the linker puts the table; the second in position-independent programs.
 const NAMES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];

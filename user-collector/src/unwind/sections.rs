@@ -9,8 +9,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
+use kcollect_elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use object::elf::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 use super::go_sections::{self, GoFunctions};

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use experiment_format::elf::{ElfBytes, ElfFile, ElfSegment};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+use kcollect_elf::{ElfBytes, ElfFile, ElfSegment};
 use object::elf::{DT_FLAGS_1, DT_NEEDED, ET_DYN, ET_EXEC, PF_X, PT_DYNAMIC, PT_INTERP, PT_LOAD};
 
 /// Longest code of an entry, bytes. The dynamic linker of glibc has 52.

@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use experiment_format::elf::section_build_id as build_id;
 use kcollect_elf::debug_file::{find_by_build_id, find_debug_file};
+use kcollect_elf::section_build_id as build_id;
 
 use super::elf::{Damaged, Elf, SectionBudget};
 use super::mini;

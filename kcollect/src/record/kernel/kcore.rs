@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use experiment_format::elf::{ElfError, ElfFile, ElfLimits, LoadSegment, load_segments};
+use kcollect_elf::{ElfError, ElfFile, ElfLimits, LoadSegment, load_segments};
 
 /// An open `/proc/kcore`.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use experiment_format::elf::ElfSource;
 use experiment_format::ids::Pid;
+use kcollect_elf::ElfSource;
 
 use super::super::ObjectId;
 use super::{LoadObjects, TOO_MANY_OPEN, UnwindTableCounts};

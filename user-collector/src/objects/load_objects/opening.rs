@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use bpf_abi::CodeFile;
-use experiment_format::elf::ElfSource;
 use experiment_format::ids::Pid;
+use kcollect_elf::ElfSource;
 use object::elf::ELFMAG;
 
 use super::super::{Backing, ObjectId};

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use experiment_format::elf::section_build_id;
 use host::exit::Failure;
+use kcollect_elf::section_build_id;
 
 use super::View;
 use super::context::ViewContext;

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use experiment_format::elf::section_build_id;
+use kcollect_elf::section_build_id;
 
 use cache::{Cache, Cached};
 use download::{Downloader, FetchError};
