@@ -1,5 +1,6 @@
 //! The workspace's dependencies go one way: data flow from the kernel to the files, and nothing
-//! flows back.
+//! flows back. Cargo refuses circles of packages, except through dev-dependencies, and no circle
+//! of modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,10 +8,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use proc_macro2::TokenTree;
+use serde::Deserialize;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Attribute, Ident, Item, Token, braced, token};
 use tests::command::run;
 
-/// What each crate may depend on, of ours, in any section of its manifest.
-const ARROWS: &[(&str, &[&str])] = &[
+/// What each package may depend on, of ours, in any section of its manifest.
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("kcollect-types", &[]),
     ("kcollect-elf", &[]),
     (
@@ -71,51 +77,42 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+}
+
 #[test]
-fn dependencies_go_one_way() -> Result<()> {
+fn packages_depend_only_on_what_they_may() -> Result<()> {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args([
-        "metadata",
-        "--no-deps",
-        "--offline",
-        "--format-version",
-        "1",
-        "--manifest-path",
-        manifest,
-    ]);
-    let metadata: serde_json::Value = serde_json::from_str(
-        &run(&mut command, Duration::from_secs(60))?
-            .succeeded()?
-            .stdout,
-    )?;
+    command.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
+    command.args(["--manifest-path", manifest]);
+    let finished = run(&mut command, Duration::from_secs(60))?.succeeded()?;
+    let metadata: Metadata = serde_json::from_str(&finished.stdout)?;
 
-    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
-    let name = |value: &serde_json::Value| {
-        value["name"]
-            .as_str()
-            .map(ToOwned::to_owned)
-            .context("a name")
-    };
-    let allowed: BTreeMap<_, _> = ARROWS.iter().copied().collect();
-    let packages = list(&metadata["packages"]);
-    let members = packages.iter().map(name).collect::<Result<BTreeSet<_>>>()?;
-    ensure!(
-        members
-            .iter()
-            .map(String::as_str)
-            .eq(allowed.keys().copied().collect::<BTreeSet<_>>()),
-        "the workspace has other members than this check knows: {members:?}"
-    );
-    for package in &packages {
-        let from = name(package)?;
-        for dependency in list(&package["dependencies"]) {
-            let to = name(&dependency)?;
+    let allowed: BTreeMap<_, _> = ALLOWED_DEPENDENCIES.iter().copied().collect();
+    let members: BTreeSet<&str> = metadata.packages.iter().map(|it| &*it.name).collect();
+    assert_eq!(members, allowed.keys().copied().collect());
+    for package in &metadata.packages {
+        let allowed = allowed[&*package.name];
+        for Dependency { name } in &package.dependencies {
             ensure!(
-                !members.contains(&to) || allowed[from.as_str()].contains(&to.as_str()),
-                "{from} depends on {to}, and may only on {:?}",
-                allowed[from.as_str()]
+                !members.contains(&**name) || allowed.contains(&&**name),
+                "{} depends on {name}, and may only on {allowed:?}",
+                package.name
             );
         }
     }
@@ -256,13 +253,11 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
 fn modules_use_only_what_is_below_them() -> Result<()> {
     for (source, layers) in LAYERS {
         let layer_of = |path: &[String]| {
-            layers.iter().position(|layer| {
-                layer.iter().any(|module| {
-                    module
-                        .split("::")
-                        .eq(path.iter().take(module.split("::").count()))
-                })
-            })
+            let is_part = |module: &&str| {
+                let module: Vec<_> = module.split("::").collect();
+                path.len() >= module.len() && path[..module.len()] == module
+            };
+            layers.iter().position(|layer| layer.iter().any(is_part))
         };
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("..")
@@ -276,12 +271,11 @@ fn modules_use_only_what_is_below_them() -> Result<()> {
             let from = layer_of(&module)
                 .with_context(|| format!("{source}: {} is in no layer", module.join("::")))?;
             seen.insert(from);
-            for used in used_paths(&module, &std::fs::read_to_string(&file)?) {
-                let Some(to) = layer_of(&used) else {
-                    continue;
-                };
+            let code = std::fs::read_to_string(&file)?;
+            let used = UsedPaths::read(module.clone(), &code);
+            for used in used.with_context(|| file.display().to_string())? {
                 ensure!(
-                    from <= to,
+                    layer_of(&used).is_none_or(|to| from <= to),
                     "{source}: {} uses {}, which is above it",
                     module.join("::"),
                     used.join("::")
@@ -306,7 +300,7 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the path of the module in a file; empty for the root.
+/// The path of the module in a file; empty for the root.
 fn module_of(file: &Path) -> Vec<String> {
     let path = file.with_extension("");
     let mut module: Vec<String> = path
@@ -322,95 +316,105 @@ fn module_of(file: &Path) -> Vec<String> {
     module
 }
 
-/// Returns the paths below the crate's root that a module's code names, its unit tests left out.
-fn used_paths(module: &[String], text: &str) -> Vec<Vec<String>> {
-    let code: String = text
-        .split("#[cfg(test)]\nmod")
-        .next()
-        .unwrap_or_default()
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .flat_map(|line| [line, "\n"])
-        .collect();
-    let mut paths = Vec::new();
-    for word in ["crate::", "super::"] {
-        for (at, _) in code.match_indices(word) {
-            let before = code[..at].chars().next_back();
-            if before.is_some_and(|before| before.is_alphanumeric() || "_:".contains(before)) {
+/// Finds the paths of its own crate that a module's code names, in macros too, its unit tests left
+/// out.
+struct UsedPaths {
+    module: Vec<String>,
+    found: Vec<Vec<String>>,
+}
+
+impl UsedPaths {
+    fn read(module: Vec<String>, code: &str) -> syn::Result<Vec<Vec<String>>> {
+        let found = Vec::new();
+        let mut paths = UsedPaths { module, found };
+        (|input: ParseStream<'_>| paths.scan(input, None)).parse_str(code)?;
+        Ok(paths.found)
+    }
+
+    /// Scans code; or the list in braces at the end of a path, `list`.
+    fn scan(&mut self, input: ParseStream<'_>, list: Option<&[String]>) -> syn::Result<()> {
+        while !input.is_empty() {
+            let attributes = input.fork().call(Attribute::parse_outer);
+            if attributes.is_ok_and(|attributes| attributes.iter().any(is_for_tests)) {
+                input.parse::<Item>()?;
                 continue;
             }
-            let mut base = match word {
-                "crate::" => Vec::new(),
-                _ => module[..module.len().saturating_sub(1)].to_vec(),
-            };
-            let mut rest = &code[at + word.len()..];
-            while let Some(further) = rest.strip_prefix("super::") {
-                base.pop();
-                rest = further;
-            }
-            add_paths(&base, rest, &mut paths);
-        }
-    }
-    paths
-}
-
-/// Adds the paths below `base` at the beginning of a text: one path, or a list in braces.
-fn add_paths(base: &[String], text: &str, paths: &mut Vec<Vec<String>>) {
-    let text = text.trim_start();
-    let of_path = |character: char| character.is_alphanumeric() || "_:".contains(character);
-    let end = text.find(|character| !of_path(character));
-    let (path, rest) = text.split_at(end.unwrap_or(text.len()));
-    let parts = path.split("::").filter(|part| !part.is_empty());
-    let path: Vec<String> = base
-        .iter()
-        .cloned()
-        .chain(parts.map(str::to_owned))
-        .collect();
-    match rest.strip_prefix('{') {
-        Some(list) => {
-            for item in list_items(list) {
-                add_paths(&path, item, paths);
-            }
-        }
-        None if path.len() > base.len() => paths.push(path),
-        None => {}
-    }
-}
-
-/// Returns the items of a list up to its closing brace. Each may contain a list.
-fn list_items(list: &str) -> Vec<&str> {
-    let (mut items, mut begin, mut depth) = (Vec::new(), 0, 0);
-    for (at, character) in list.char_indices() {
-        match character {
-            '{' => depth += 1,
-            '}' if depth > 0 => depth -= 1,
-            ',' | '}' if depth == 0 => {
-                items.push(&list[begin..at]);
-                begin = at + 1;
-                if character == '}' {
-                    break;
+            match input.parse()? {
+                TokenTree::Group(group) => {
+                    (|input: ParseStream<'_>| self.scan(input, None)).parse2(group.stream())?;
                 }
+                TokenTree::Ident(first) => {
+                    if let Some(start) = self.start_of(&first.to_string(), list) {
+                        self.scan_path(input, start)?;
+                    }
+                }
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
             }
-            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The path that the first name of a path stands for. None if it is of another crate.
+    fn start_of(&self, first: &str, list: Option<&[String]>) -> Option<Vec<String>> {
+        match (first, list) {
+            ("crate", _) => Some(Vec::new()),
+            ("super", _) => Some(self.module[..self.module.len() - 1].to_vec()),
+            ("self", list) => Some(list.unwrap_or(&self.module).to_vec()),
+            (name, list) => list.map(|list| [list, &[name.to_owned()]].concat()),
         }
     }
-    items
+
+    fn scan_path(&mut self, input: ParseStream<'_>, mut path: Vec<String>) -> syn::Result<()> {
+        while input.parse::<Option<Token![::]>>()?.is_some() {
+            if input.peek(token::Brace) {
+                let list;
+                braced!(list in input);
+                return self.scan(&list, Some(&path));
+            }
+            if !input.peek(Ident::peek_any) {
+                break;
+            }
+            match input.call(Ident::parse_any)?.to_string() {
+                name if name == "super" => drop(path.pop()),
+                name => path.push(name),
+            }
+        }
+        if input.parse::<Option<Token![as]>>()?.is_some() {
+            input.parse::<TokenTree>()?;
+        }
+        self.found.push(path);
+        Ok(())
+    }
+}
+
+fn is_for_tests(attribute: &Attribute) -> bool {
+    let condition = attribute.meta.require_list();
+    attribute.path().is_ident("cfg")
+        && condition.is_ok_and(|condition| condition.tokens.to_string() == "test")
 }
 
 #[test]
-fn paths_are_found_in_code() {
-    let module = ["a".to_owned(), "b".to_owned()];
-    let text = "use crate::x::Y;\nuse super::{c::D, e};\n// crate::comment\nfn f() { super::super::z::g() }\n";
-    let paths = |text| {
-        let paths = used_paths(&module, text);
-        let paths = paths.iter().map(|path| path.join("::"));
-        paths.collect::<Vec<String>>()
-    };
-    assert_eq!(paths(text), ["x::Y", "a::c::D", "a::e", "z::g"]);
-    let nested = "use crate::{\n    p::{self, q::{R, S}},\n    t,\n};\nfn f() {}\n";
-    assert_eq!(
-        paths(nested),
-        ["p::self", "p::q::R", "p::q::S", "t"],
-        "what follows a list in a list is found too"
+fn paths_are_found_in_code() -> Result<()> {
+    let code = r#"
+        use crate::x::Y;
+        use super::{c::D, e};
+        use crate::{p::{self, q::{R, S as T}}, *};
+        use other::{u, v};
+        // crate::comment
+        fn f() -> Option<crate::g::G> { print!("crate::text {}", super::super::z::<u8>()) }
+        #[cfg(test)]
+        mod tests { use crate::h; }
+        pub(crate) fn g(self) {}
+    "#;
+    let found = UsedPaths::read(vec!["a".to_owned(), "b".to_owned()], code)?;
+    let found = found.iter().map(|path| path.join("::"));
+    let expected = [
+        "x::Y", "a::c::D", "a::e", "p", "p::q::R", "p::q::S", "g::G", "z",
+    ];
+    assert!(
+        found
+            .filter(|path| !["", "a::b"].contains(&&**path))
+            .eq(expected)
     );
+    Ok(())
 }
