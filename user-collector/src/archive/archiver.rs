@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use experiment_format::directory::ExperimentDir;
 use experiment_format::text::printable;
 
-use super::stats::{ArchiveStats, LeftOut};
+use super::stats::{ArchiveStats, LeftOut, Refusal, RefusalCause};
 use super::worker::{
     ArchiveJob, ArchiveRequest, ArchiveWorker, JobResult, SourceCopies, lower_priority,
     set_priority,
@@ -121,10 +121,10 @@ impl Archiver {
     }
 
     /// Notes that an object can't be archived.
-    pub fn leave_out(&mut self, name: &str, why: &str) {
+    pub fn leave_out(&mut self, name: &str, refusal: Refusal) {
         self.stats.left_out.push(LeftOut {
             name: printable(name.as_bytes()),
-            why: why.to_owned(),
+            refusal,
         });
     }
 
@@ -145,7 +145,8 @@ impl Archiver {
                 Ok(run) => self.finished(run),
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return false,
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
-                    self.abandon("the thread that archives has ended");
+                    let why = "the thread that archives has ended".to_owned();
+                    self.abandon(&why.into());
                 }
             }
         }
@@ -170,7 +171,7 @@ impl Archiver {
         self.stop.store(true, Ordering::Relaxed);
         self.stats.given_up = true;
         if !self.wait(GIVE_UP_WAIT) {
-            self.abandon("archiving was given up");
+            self.abandon(&given_up());
         }
     }
 
@@ -180,10 +181,10 @@ impl Archiver {
         &self.stats
     }
 
-    fn abandon(&mut self, why: &str) {
+    fn abandon(&mut self, refusal: &Refusal) {
         for name in std::mem::take(&mut self.waiting) {
             if !name.is_empty() {
-                self.leave_out(&name, why);
+                self.leave_out(&name, refusal.clone());
             }
         }
     }
@@ -200,10 +201,15 @@ impl Archiver {
                 stats.objects += 1;
                 stats.names_only += u64::from(!text);
             }
-            Some(Err(why)) => self.leave_out(&name, &why),
+            Some(Err(refusal)) => self.leave_out(&name, refusal),
             None => {}
         }
     }
+}
+
+/// The refusal of everything that is left when archiving is given up.
+pub(super) fn given_up() -> Refusal {
+    Refusal::new(RefusalCause::GivenUp, "archiving was given up")
 }
 
 impl Drop for Archiver {
@@ -336,7 +342,7 @@ mod tests {
         archiver.request(request("[vdso]", ElfSource::Bytes(vec![7; 4096])));
         let null = ElfSource::File(File::open("/dev/null").unwrap());
         archiver.request(request("/dev/null", null));
-        archiver.leave_out("/gone", "it is gone");
+        archiver.leave_out("/gone", "it is gone".to_owned().into());
         assert!(archiver.wait(LONG));
         assert_eq!(archiver.progress(), (3, 3));
         let stats = archiver.stats();
@@ -378,6 +384,8 @@ mod tests {
         let stats = archiver.stats();
         assert!(stats.given_up);
         assert_eq!((stats.objects, stats.left_out.len()), (0, 5));
+        let mut causes = stats.left_out.iter().map(|left| left.refusal.cause);
+        assert!(causes.all(|cause| cause == RefusalCause::GivenUp));
         let archives = fs::read_dir(dir.path().join(ARCHIVES)).unwrap();
         assert_eq!(archives.count(), 0);
     }

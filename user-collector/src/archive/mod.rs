@@ -36,7 +36,7 @@ use experiment_format::text::printable;
 
 pub use archiver::Archiver;
 pub use sources::{SourceLines, archive_source, source_paths};
-pub use stats::{ArchiveStats, LeftOut};
+pub use stats::{ArchiveStats, LeftOut, Refusal, RefusalCause};
 pub use worker::{ArchiveRequest, MAX_ARCHIVE_BYTES, SourceCopies};
 
 use crate::files::InvokingUser;

@@ -5,13 +5,53 @@ use experiment_format::units::Nanos;
 /// Max load objects that are named in [`ArchiveStats::warnings`].
 const MAX_WARNINGS: usize = 100;
 
+/// Why a load object cannot be read or copied, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCause {
+    /// Its file system does not answer.
+    NoAnswer,
+    /// Archiving was given up before.
+    GivenUp,
+    /// Too many files are open.
+    OpenFiles,
+    /// The disk is full, or a limit of bytes is reached.
+    NoSpace,
+    /// Any other cause.
+    Failed,
+}
+
+/// Why a load object cannot be read or copied.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Refusal {
+    /// The cause.
+    pub cause: RefusalCause,
+    /// The message. No full stop.
+    pub why: String,
+}
+
+impl Refusal {
+    /// A refusal for a cause, with its message.
+    pub fn new(cause: RefusalCause, why: impl Into<String>) -> Refusal {
+        let why = why.into();
+        Refusal { cause, why }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal::new(RefusalCause::Failed, why)
+    }
+}
+
 /// A load object that is not in `archives/`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LeftOut {
     /// Its name.
     pub name: String,
     /// The reason.
-    pub why: String,
+    #[serde(flatten)]
+    pub refusal: Refusal,
 }
 
 /// The results of archiving.
@@ -42,7 +82,7 @@ impl ArchiveStats {
     pub fn warnings(&self) -> Vec<String> {
         let named = self.left_out.iter().take(MAX_WARNINGS);
         let mut warnings: Vec<_> = named
-            .map(|left| format!("not archived: {}: {}", left.name, left.why))
+            .map(|left| format!("not archived: {}: {}", left.name, left.refusal.why))
             .collect();
         let more = self.left_out.len() - warnings.len();
         if more > 0 {

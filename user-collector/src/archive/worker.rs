@@ -19,9 +19,10 @@ use kcollect_elf::debug_file::find_debug_file;
 use kcollect_elf::{ElfSource, section_build_id};
 use nix::sys::statvfs::fstatvfs;
 
+use super::archiver::given_up;
 use super::{
-    ArchiveError, MAX_COPIED_FILE_BYTES, SourceLines, archive_object, archive_source, source_paths,
-    vdso,
+    ArchiveError, MAX_COPIED_FILE_BYTES, Refusal, RefusalCause, SourceLines, archive_object,
+    archive_source, source_paths, vdso,
 };
 use crate::files::{InvokingUser, Share, may_hold};
 
@@ -68,7 +69,7 @@ pub(super) enum ArchiveJob {
 #[derive(Debug, Default)]
 pub(super) struct JobResult {
     /// Of an object: whether its text is archived, or why nothing is.
-    pub(super) object: Option<Result<bool, String>>,
+    pub(super) object: Option<Result<bool, Refusal>>,
     pub(super) bytes: u64,
     pub(super) sources: u64,
     pub(super) sources_left_out: u64,
@@ -146,7 +147,8 @@ impl ArchiveWorker {
         }));
         let mut result = done.unwrap_or_else(|_| JobResult {
             object: about_object.then(|| {
-                Err("archiving it panicked: a defect of kcollect, please report it".to_owned())
+                let why = "archiving it panicked: a defect of kcollect, please report it";
+                Err(why.to_owned().into())
             }),
             ..JobResult::default()
         });
@@ -176,13 +178,13 @@ impl ArchiveWorker {
                 }
                 Ok(text)
             }
-            Err(why) => Err(why),
+            Err(refusal) => Err(refusal),
         });
         result
     }
 
     /// Archives an object. Returns whether its instructions are in the copy, and its debug file.
-    fn copy_object(&mut self, request: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
+    fn copy_object(&mut self, request: &ArchiveRequest) -> Result<(bool, Option<File>), Refusal> {
         let file = match &request.content {
             // Copied even after giving up: it is a page or two, and no other file has them.
             ElfSource::Bytes(bytes) => {
@@ -202,7 +204,7 @@ impl ArchiveWorker {
             return Ok((true, None));
         }
         if self.stop.load(Ordering::Relaxed) {
-            return Err("archiving was given up".to_owned());
+            return Err(given_up());
         }
         let metadata = file.metadata().map_err(|error| error.to_string())?;
         let may_read = self.user.may_read(&metadata);
@@ -218,8 +220,12 @@ impl ArchiveWorker {
         let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
         let archived = archived.map_err(|error| match error {
             // The caller adds the name.
-            ArchiveError::NothingToKeep { why, .. } => why,
-            error => error.to_string(),
+            ArchiveError::NothingToKeep { why, .. } => why.into(),
+            ArchiveError::GivenUp { .. } => Refusal::new(RefusalCause::GivenUp, error.to_string()),
+            ArchiveError::Write(ref write) if write.is_disk_full() => {
+                Refusal::new(RefusalCause::NoSpace, error.to_string())
+            }
+            error => Refusal::from(error.to_string()),
         })?;
         self.spent_bytes += archived.bytes;
         Ok((archived.text, debug))
@@ -284,16 +290,19 @@ impl ArchiveWorker {
         }
     }
 
-    fn check_space_for(&self, bytes: u64) -> Result<(), String> {
+    fn check_space_for(&self, bytes: u64) -> Result<(), Refusal> {
         let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
         let free = system.blocks_available() * system.fragment_size();
         let most = archive_limit_bytes(self.spent_bytes, free).min(self.max_bytes);
         if self.spent_bytes.saturating_add(bytes) <= most {
             return Ok(());
         }
-        Err(format!(
-            "{bytes} bytes, and all archives together have at most {most}, of which {} are used",
-            self.spent_bytes
+        Err(Refusal::new(
+            RefusalCause::NoSpace,
+            format!(
+                "{bytes} bytes, and all archives together have at most {most}, of which {} are used",
+                self.spent_bytes
+            ),
         ))
     }
 }

@@ -102,6 +102,23 @@ pub enum JitRefusal {
     },
 }
 
+impl JitRefusal {
+    /// The name of the cause, for programs.
+    #[must_use]
+    pub fn cause(&self) -> &'static str {
+        match self {
+            JitRefusal::Io { .. } => "io",
+            JitRefusal::NotRegular { .. } => "not_regular",
+            JitRefusal::Owner { .. } => "owner",
+            JitRefusal::Links { .. } => "links",
+            JitRefusal::Users { .. } => "users",
+            JitRefusal::TooLong { .. } => "too_long",
+            JitRefusal::Descriptors { .. } => "open_files",
+            JitRefusal::JitDump { .. } => "jitdump",
+        }
+    }
+}
+
 /// A process's root directory, held open so that its files can be read after it has exited.
 ///
 /// It holds the file system of a container too, until it is dropped. Where descriptors are short

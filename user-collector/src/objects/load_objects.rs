@@ -27,6 +27,7 @@ use experiment_format::units::Nanos;
 use kcollect_elf::ElfSource;
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
+use crate::archive::{Refusal, RefusalCause};
 use crate::files::TimedOpener;
 use crate::objects;
 use crate::space::{FileIdentity, MappedFile, Mapping};
@@ -37,7 +38,9 @@ use archiving::Archive;
 pub const VDSO: &str = "[vdso]";
 
 /// Why an object is not archived, or has no table, if descriptors are short.
-const TOO_MANY_OPEN: &str = "too many files are open";
+fn too_many_open() -> Refusal {
+    Refusal::new(RefusalCause::OpenFiles, "too many files are open")
+}
 
 /// A load object.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub struct LoadObject {
     /// Its unwind table.
     pub table: UnwindTableState,
     /// Why it has no table, if it could have one.
-    pub refusal: Option<String>,
+    pub refusal: Option<Refusal>,
 }
 
 impl LoadObject {
@@ -302,7 +305,7 @@ impl LoadObjects {
                 Err(error) => {
                     self.counts.failed += 1;
                     object.table = UnwindTableState::None;
-                    object.refusal = Some(error.to_string());
+                    object.refusal = Some(error.to_string().into());
                 }
             }
             changed.push(built.id);
@@ -316,9 +319,9 @@ impl LoadObjects {
         }
     }
 
-    fn refuse(&mut self, id: ObjectId, why: &str) {
+    fn refuse(&mut self, id: ObjectId, refusal: Refusal) {
         if let Some(object) = self.objects.get_mut(id.0 as usize) {
-            object.refusal = Some(why.to_owned());
+            object.refusal = Some(refusal);
         }
     }
 

@@ -34,7 +34,6 @@ pub struct FollowedProcess {
     #[serde(skip)]
     pub unwritten_functions: u64,
     /// JIT functions that are not in the experiment, because no stack is in them, of very many.
-    #[serde(skip)]
     pub unused_functions: u64,
     /// How often a thread had a name that is not in the experiment, because it had too many.
     #[serde(skip)]
@@ -166,6 +165,8 @@ pub struct JitStats {
     pub counts: JitFileStats,
     /// Why a file was not read, or not to its end: the last reason.
     pub refusal: Option<String>,
+    /// The cause of that, for programs.
+    pub refusal_cause: Option<&'static str>,
 }
 
 impl JitStats {
@@ -173,6 +174,7 @@ impl JitStats {
         self.counts += watch.counts();
         if let Some(refusal) = watch.refusal() {
             self.refusal = Some(refusal.to_string());
+            self.refusal_cause = Some(refusal.cause());
         }
     }
 }

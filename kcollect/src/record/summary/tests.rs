@@ -5,7 +5,7 @@ use bpf_abi::{DetailTimes, KernelCounts};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::describe;
 use serde_json::Value;
-use user_collector::archive::LeftOut;
+use user_collector::archive::{LeftOut, Refusal, RefusalCause};
 use user_collector::process::{Cgroup, Container, ContainerRuntime};
 
 use super::budget::BudgetChangeSummary;
@@ -193,7 +193,7 @@ pub(super) fn full() -> Summary {
         archive: Some(ArchiveStats {
             left_out: vec![LeftOut {
                 name: "/lib/x".to_owned(),
-                why: "no space".to_owned(),
+                refusal: Refusal::new(RefusalCause::NoSpace, "no space"),
             }],
             ..ArchiveStats::default()
         }),

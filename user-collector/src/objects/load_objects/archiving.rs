@@ -10,7 +10,7 @@ use experiment_format::ids::Pid;
 use kcollect_elf::ElfSource;
 
 use super::super::ObjectId;
-use super::{LoadObjects, TOO_MANY_OPEN, UnwindTableCounts};
+use super::{LoadObjects, UnwindTableCounts, too_many_open};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
 use crate::files::{Share, may_hold};
 use crate::process::process_directory;
@@ -157,8 +157,8 @@ impl LoadObjects {
                 });
             }
             None => {
-                let why = object.refusal.as_deref().unwrap_or(TOO_MANY_OPEN);
-                archive.archiver.leave_out(&name, why);
+                let refusal = object.refusal.clone().unwrap_or_else(too_many_open);
+                archive.archiver.leave_out(&name, refusal);
             }
         }
     }

@@ -14,8 +14,9 @@ use kcollect_elf::ElfSource;
 use object::elf::ELFMAG;
 
 use super::super::{Backing, ObjectId};
-use super::{LoadObject, LoadObjects, TOO_MANY_OPEN, VDSO};
-use crate::files::{Share, may_hold};
+use super::{LoadObject, LoadObjects, VDSO, too_many_open};
+use crate::archive::{Refusal, RefusalCause};
+use crate::files::{Share, TimedOpenError, may_hold};
 use crate::objects;
 use crate::space::Mapping;
 
@@ -35,14 +36,22 @@ impl LoadObjects {
         let opened = self
             .opener
             .run(directory, move || open(pid, &family, &wanted))
-            .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
+            .unwrap_or_else(|error| {
+                let cause = match error {
+                    TimedOpenError::TimedOut { .. } | TimedOpenError::TooManyTimeouts => {
+                        RefusalCause::NoAnswer
+                    }
+                    _ => RefusalCause::Failed,
+                };
+                Err(Refusal::new(cause, error.to_string()))
+            });
         let (file, code_file, is_elf) = match opened {
             Ok(opened) => opened,
-            Err(error) => {
+            Err(refusal) => {
                 self.counts.failed += 1;
                 let name = Some(self.names.name_of(&mapping.file).to_owned());
                 return self.add(LoadObject {
-                    refusal: Some(error),
+                    refusal: Some(refusal),
                     ..LoadObject::new(name, backing, mapping)
                 });
             }
@@ -66,7 +75,7 @@ impl LoadObjects {
             self.request_table(id, ElfSource::File(file));
         } else {
             self.counts.failed += 1;
-            self.refuse(id, TOO_MANY_OPEN);
+            self.refuse(id, too_many_open());
         }
         id
     }
@@ -137,7 +146,7 @@ impl LoadObjects {
 /// Opens the mapped file. Returns it with its identity and whether it has the header of ELF. It is
 /// opened through the process that maps it, or else through one of its relatives. The error is from
 /// the attempt through the process.
-fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile, bool), String> {
+fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile, bool), Refusal> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);
     for relative in relatives {
