@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use experiment_format::losses::{RecordedTotals, phrase};
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment;
@@ -190,9 +191,12 @@ fn root_alone_what_a_stalled_collector_loses_is_counted() -> Result<()> {
             cpu.elapsed(summary.interval_us * 1e3, 1)?;
         }
         let header = gprofng::header(&experiment)?.text;
+        let totals = RecordedTotals {
+            ticks: summary.ticks,
+            ..RecordedTotals::default()
+        };
         ensure!(
-            header.contains(&format!("Warning: lost: {lost} ticks ("))
-                && header.contains("found the ring buffer full"),
+            header.contains(&phrase("ring_full", lost, &totals)),
             "the header does not have the loss: {header}"
         );
         Ok(())

@@ -18,6 +18,8 @@ use tests::kcollect::{binary, command, experiment_in, experiments_in, run_in};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Shared, SmallDisk};
 
+use crate::words_of;
+
 const CANNOT_CREATE: i32 = 73;
 const IO_ERROR: i32 = 74;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -141,19 +143,15 @@ fn root_a_read_only_file_system() -> Result<()> {
     let finished = run_in(disk.path(), &["-p", "hi", "-t", "1"], LIMIT)?;
     ensure!(finished.code() == CANNOT_CREATE, "{finished}");
     ensure!(
-        finished
-            .stderr
-            .to_lowercase()
-            .contains("read-only file system"),
+        finished.stderr.contains(&words_of(libc::EROFS)),
         "{finished}"
     );
     only_ballast(disk.path(), &finished)
 }
 
 fn says_full(finished: &Finished) -> Result<()> {
-    let output = finished.stderr.to_lowercase();
     ensure!(
-        output.contains("full") || output.contains("no space left"),
+        finished.stderr.contains(&words_of(libc::ENOSPC)),
         "it does not say that the disk is full: {finished}"
     );
     Ok(())

@@ -16,3 +16,9 @@ mod sigkill;
 mod special_files;
 mod unresponsive_files;
 mod user;
+
+/// The system's words for an error.
+fn words_of(errno: i32) -> String {
+    let error = std::io::Error::from_raw_os_error(errno).to_string();
+    error.split(" (").next().unwrap_or_default().to_owned()
+}

@@ -20,12 +20,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The action of each process: it exists for several readings of its files.
 const LIFE: &str = "jit:700";
 
-/// What is in the file's place, and why it is refused.
+/// What is in the file's place, and the cause for which it is refused.
 const DUMPS: [(&str, &str); 4] = [
-    ("dump:pipe", "not a regular file"),
-    ("dump:link", "not a regular file"),
-    ("dump:device", "not a regular file"),
-    ("dump:sparse", "jit-"),
+    ("dump:pipe", "not_regular"),
+    ("dump:link", "not_regular"),
+    ("dump:device", "not_regular"),
+    ("dump:sparse", "jitdump"),
 ];
 
 /// Starts a shell in a directory; `$0` is the program.
@@ -42,20 +42,20 @@ fn root_special_files_are_no_jit_maps() -> Result<()> {
     let mut recording = Recording::start(["-p", "hi", "-F", "=proctorture"], LIMIT)?;
     recording.until_running()?;
     let mut due = Vec::new();
-    for (action, why) in DUMPS {
+    for (action, cause) in DUMPS {
         let mut command = Command::new(PROCTORTURE);
         command.args([action, LIFE]).current_dir(directory.path());
-        due.push((Running::start(&mut command, LIMIT)?, why));
+        due.push((Running::start(&mut command, LIMIT)?, cause));
     }
     let device = "mknod /tmp/perf-$$.map c 1 5 && exec $0 jit:700";
-    due.push((shell(device, directory.path())?, "not a regular file"));
+    due.push((shell(device, directory.path())?, "not_regular"));
     let mut refusals = Vec::new();
-    for (running, why) in due {
+    for (running, cause) in due {
         let pid = running.pid();
         let finished = running.finish()?;
         let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
         finished.succeeded()?;
-        refusals.push((pid, why));
+        refusals.push((pid, cause));
     }
     let recorded = recording.stop()?;
     ensure!(
@@ -69,11 +69,11 @@ fn root_special_files_are_no_jit_maps() -> Result<()> {
     let summary: serde_json::Value = serde_json::from_str(&text)?;
     let rows = summary["followed"]["processes"].as_array();
     let rows = rows.context("followed processes")?;
-    for (pid, why) in refusals {
+    for (pid, cause) in refusals {
         let row = rows.iter().find(|row| row["pid"] == pid.as_raw());
         let row = row.with_context(|| format!("{pid} was not followed"))?;
-        let refusal = row["jit"]["refusal"].as_str().unwrap_or_default();
-        ensure!(refusal.contains(why), "{why:?} was due: {row}");
+        let refusal = &row["jit"]["refusal_cause"];
+        ensure!(refusal == cause, "{cause:?} was due: {row}");
     }
     let peak = summary["cost"]["peak_rss_bytes"].as_u64();
     ensure!(peak.is_some_and(|peak| peak < 256 << 20), "{peak:?} bytes");

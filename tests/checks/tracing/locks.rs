@@ -11,6 +11,7 @@ use analysis::metric::offered;
 use analysis::model::Model;
 use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
+use experiment_format::losses::{RecordedTotals, phrase};
 use experiment_format::packet::SyncRecord;
 use experiment_format::units::Nanos;
 use tests::command::Running;
@@ -195,12 +196,10 @@ fn root_waits_beyond_the_bound_are_counted() -> Result<()> {
         left_out > 0 && waits > MAX_WAITS_PER_CPU_AND_SECOND && waits <= bound,
         "{waits} waits, and {left_out} left out"
     );
+    let shown = phrase("lock_waits", left_out, &RecordedTotals::default());
     ensure!(
-        recorded
-            .finished
-            .stdout
-            .contains("waits for locks not recorded"),
-        "{}",
+        recorded.finished.stdout.contains(&shown),
+        "{shown}: {}",
         recorded.finished
     );
     Ok(())
