@@ -164,7 +164,7 @@ fn compare(path: &Path, data: &str, found: &mut Found) -> Result<()> {
         }
         found.compared += 1;
         // perf 6.1 names the entries of a procedure linkage table in the order of its relocations.
-        // That is not the order of the entries where functions are chosen at start (memchr in libc).
+        // The entries have another order where functions are chosen at start (memchr in libc).
         let same = |name: &String| {
             *name == sample.function
                 || demangle(name) == sample.function

@@ -99,9 +99,9 @@ fn a_header_that_leads_nowhere() {
         }
     };
     problem(offset, &[2]);
-    assert!(problem(offset + 4, &0x7000_0000_u32.to_le_bytes()).contains("no segment"));
-    // An indirect pointer.
-    assert!(problem(offset + 1, &[0x9b]).contains("memory"));
+    let in_no_segment = problem(offset + 4, &0x7000_0000_u32.to_le_bytes());
+    let indirect = problem(offset + 1, &[0x9b]);
+    assert_ne!(in_no_segment, indirect);
     let length = file.len() as u64;
     put(&mut file, at + 8, &length.to_le_bytes());
     let error = frames(&file).unwrap_err();
@@ -257,23 +257,25 @@ fn compression_that_lies() {
     ));
 }
 
+/// The number of headers, and the limit.
+fn too_many(file: &[u8]) -> Vec<String> {
+    let Err(UnwindError::Elf(ElfError::Headers { problem, .. })) = frames(file) else {
+        panic!("it is not refused for its headers");
+    };
+    let words = problem.split(|byte: char| !byte.is_ascii_digit());
+    let numbers = words.filter(|word| !word.is_empty());
+    numbers.map(str::to_owned).collect()
+}
+
 #[test]
 fn headers_beyond_number() {
     let mut file = Debug::new(&debug_frame(), 0).file;
     put(&mut file, 0x38, &0xfffe_u16.to_le_bytes());
-    let error = frames(&file).unwrap_err();
-    assert!(
-        error.to_string().contains("65534, more than 1170"),
-        "{error}"
-    );
+    assert_eq!(too_many(&file), ["65534", "1170"]);
     // The number of sections is in the first of them when there are many.
     let mut file = Debug::new(&debug_frame(), 0).file;
     let at = u64::from_le_bytes(file[E_SHOFF..E_SHOFF + 8].try_into().unwrap()) as usize;
     put(&mut file, E_SHNUM, &[0, 0]);
     put(&mut file, at + 32, &0x10_0000_u64.to_le_bytes());
-    let error = frames(&file).unwrap_err();
-    assert!(
-        error.to_string().contains("1048576, more than 65536"),
-        "{error}"
-    );
+    assert_eq!(too_many(&file), ["1048576", "65536"]);
 }

@@ -172,10 +172,7 @@ mod tests {
             files: DiskUsage::from([((1, 2), 4096)]),
         };
         let shown = table(std::slice::from_ref(&listed)).text(None);
-        assert!(
-            shown.contains("k.1.er      2026-01-01 01:00:00      1.500  not closed"),
-            "{shown}"
-        );
+        insta::assert_snapshot!(shown);
         let value = table(std::slice::from_ref(&listed)).json();
         assert_eq!(
             value["rows"][0]["began"],

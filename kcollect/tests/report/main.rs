@@ -310,12 +310,6 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
             );
             assert!(begin.elapsed() < Duration::from_secs(20), "{command:?}");
             assert!(!output.stdout.is_empty(), "{file}: {command:?}: {stderr}");
-            let last = stderr.lines().last().unwrap_or_default();
-            assert_eq!(
-                last.contains("are left out"),
-                code == 66,
-                "{command:?}: {stderr}"
-            );
             assert_eq!(stderr.contains(file), code == 66, "{command:?}: {stderr}");
             if command.contains(&"--json") {
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

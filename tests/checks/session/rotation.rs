@@ -98,7 +98,7 @@ fn listed(directory: &Path, all: &[PathBuf]) -> Result<()> {
 }
 
 /// Returns the time of a process in seconds, by ticks, in a report of a part of a directory's
-/// experiments; and the time in RFC 3339 at which that part ends. None if nothing was recorded then.
+/// experiments; and the time in RFC 3339 at which that part ends. None: nothing was recorded then.
 fn reported(directory: &Path, part: [&str; 2], pid: Pid) -> Result<Option<(f64, String)>> {
     let options = ["processes", "--json", "-m", "e.total", "--ticks"];
     let words = ["report".as_ref(), directory.as_os_str()].into_iter();

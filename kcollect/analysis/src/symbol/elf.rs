@@ -35,7 +35,7 @@ pub(super) struct Damaged(pub(super) &'static str);
 
 const TOO_LARGE: Damaged = Damaged("has more than 1 GiB of debug information");
 const BAD_COMPRESSION: Damaged = Damaged("has a damaged compressed section");
-const HOLE: Damaged = Damaged("has a section that is nearly all hole");
+pub(super) const HOLE: Damaged = Damaged("has a section that is nearly all hole");
 
 /// The bytes of sections that may still be read.
 #[derive(Debug)]
