@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::reader::Experiment;
 use tests::command::run;
 use tests::kcollect::{FinishedRecording, record, run_in};
 use tests::machine::disturbance::{judge_times, not_judged};
@@ -69,8 +70,9 @@ fn root_alone_a_loop_of_processes_is_one_row_of_the_summary() -> Result<()> {
     ensure!((1450..=1500).contains(&count), "{row}");
     let own = |row: &String| row.contains("kcollect");
     ensure!(!rows.iter().any(own), "{rows:#?}");
-    let line = recorded.finished.stdout.contains("kcollect itself (PID ");
-    ensure!(line, "{}", recorded.finished.stdout);
+    let pid = Experiment::open(&recorded.experiment()?)?.header().pid;
+    let line = recorded.finished.stdout.contains(&format!("PID {pid}"));
+    ensure!(line, "{pid}: {}", recorded.finished.stdout);
     Ok(())
 }
 
