@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_log_the_privilege_is_missing() {
+    fn error_without_a_log_is_a_missing_privilege() {
         let refusal = Refusal::new(&libbpf_rs::Error::from_raw_os_error(1), String::new());
         assert!(refusal.is_permission && !refusal.reason.contains('\n'));
     }

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn of_overlapping_mappings_the_nearest_and_then_the_older_is_used() {
+    fn nearest_then_older_of_overlapping_mappings_is_used() {
         let group = MapEvent::Function {
             at_ns: Nanos::ZERO,
             vaddr: 0x1000,

@@ -119,7 +119,7 @@ fn check(path: &Path) -> u64 {
 }
 
 #[test]
-fn what_a_killed_writer_leaves_is_whole() {
+fn killed_writer_leaves_a_valid_experiment() {
     if let Some(parent) = std::env::var_os(PARENT) {
         write_forever(Path::new(&parent));
     }
@@ -127,7 +127,7 @@ fn what_a_killed_writer_leaves_is_whole() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join(NAME);
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "what_a_killed_writer_leaves_is_whole"])
+            .args(["--exact", "killed_writer_leaves_a_valid_experiment"])
             .env(PARENT, tmp.path())
             .stdout(Stdio::null())
             .spawn()

@@ -61,7 +61,7 @@ fn record(parent: &Path) -> PathBuf {
 }
 
 #[test]
-fn what_gprofng_collect_records_is_read() {
+fn experiments_of_gprofng_collect_are_read() {
     let tmp = tempfile::tempdir().unwrap();
     let path = record(tmp.path());
     let experiment = Experiment::open(&path).unwrap();

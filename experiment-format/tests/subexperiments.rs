@@ -471,7 +471,7 @@ fn check_records(path: &Path, all: &[Record]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn it_does_not_matter_when_it_is_flushed(all in prop::collection::vec(record(), 0..60)) {
+    fn order_of_flushes_does_not_matter(all in prop::collection::vec(record(), 0..60)) {
         let tmp = tempfile::tempdir().unwrap();
         let founder = founder(tmp.path());
         let (mut often, mut once) = (sub(&founder, 5), {

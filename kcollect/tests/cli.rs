@@ -23,7 +23,7 @@ fn failure(args: &[&str]) -> Failure {
 }
 
 #[test]
-fn help() {
+fn help_in_80_columns() {
     insta::assert_snapshot!(cli::help(Some(80)));
 }
 
@@ -40,7 +40,7 @@ fn help_fits_every_terminal() {
 }
 
 #[test]
-fn errors() {
+fn messages_of_bad_command_lines() {
     let lines: &[&[&str]] = &[
         &[],
         &["-p", "5x"],
@@ -199,7 +199,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_arguments_make_it_panic(args in prop::collection::vec(argument(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
+    fn no_arguments_cause_a_panic(args in prop::collection::vec(argument(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
         let facts = HostFacts { max_sample_rate: rate, terminal_columns: width, free_lock_time: Duration::ZERO };
         match cli::parse(args, &facts) {
             Ok(cli::Command::Record(plan)) => {

@@ -273,7 +273,7 @@ fn rust_with_line_tables() {
 }
 
 #[test]
-fn compressed_sections() {
+fn compressed_sections_are_read() {
     let trial = Trial::c("cc -O2 -g x.c -o plain");
     for flag in ["zlib-gabi", "zlib-gnu"] {
         trial.run(&format!("objcopy --compress-debug-sections={flag} plain x"));
@@ -337,7 +337,7 @@ fn a_debug_file_by_build_id() {
 }
 
 #[test]
-fn what_dwz_moved_into_a_common_file() {
+fn lines_in_a_common_file_of_dwz() {
     let trial = Trial::c("cc -O2 -gdwarf-4 -Wl,--build-id=sha1 x.c -o plain");
     // What two programs share is moved.
     trial.run("cp plain x");
@@ -364,7 +364,7 @@ fn what_dwz_moved_into_a_common_file() {
 }
 
 #[test]
-fn what_the_compiler_left_out_of_the_program() {
+fn lines_in_split_dwarf() {
     // No dwp of Debian 12 reads what its gcc writes in DWARF 5.
     for (compiler, packed) in [
         ("gcc -gdwarf-4", true),

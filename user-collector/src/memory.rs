@@ -314,7 +314,7 @@ mod tests {
     proptest! {
         /// What came and has not gone is what the pages say that may be accessed, one by one.
         #[test]
-        fn it_is_as_if_each_page_were_kept(
+        fn sums_equal_those_of_single_pages(
             calls in proptest::collection::vec((0_u8..4, 0_u64..40, 0_u64..12, any::<bool>(), 0_u64..40), 0..60),
         ) {
             let mut process = Process::default();

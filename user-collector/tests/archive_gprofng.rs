@@ -190,7 +190,7 @@ fn a_stripped_program_has_functions_of_its_own_and_the_names_of_its_debug_file()
 }
 
 #[test]
-fn what_the_user_may_not_read_gives_names_only() {
+fn unreadable_files_give_names_only() {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("prog");
     fs::copy(std::env::current_exe().unwrap(), &path).unwrap();

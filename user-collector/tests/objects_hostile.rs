@@ -178,7 +178,7 @@ fn gigantic_sections_are_not_read() {
 }
 
 #[test]
-fn what_is_no_elf_file() {
+fn other_files_than_elf_are_refused() {
     let mut builder = TableBuilder::start(None).unwrap();
     let mut error = |bytes: &[u8]| build(&mut builder, file(bytes).reopen().unwrap()).unwrap_err();
     assert_eq!(error(b""), TableBuildError::Unwind(ElfError::NotElf.into()));
@@ -276,7 +276,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_damage(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..64), in_headers in any::<bool>()) {
+    fn any_damage_is_read_or_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..64), in_headers in any::<bool>()) {
         let mut bytes = mapped("/ld-linux");
         let end = if in_headers { 0x300 } else { bytes.len() };
         for (place, byte) in changes {

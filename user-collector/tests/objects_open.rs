@@ -126,7 +126,7 @@ fn way(opened: Result<OpenedFile, OpenError>) -> FoundBy {
 }
 
 #[test]
-fn each_way() {
+fn each_way_to_open_a_file() {
     let proc = Proc::new();
     let path = proc.inside("program");
     fs::copy(SLEEP, &path).unwrap();
@@ -159,7 +159,7 @@ fn a_mapping_by_now_of_another_program() {
 }
 
 #[test]
-fn replaced() {
+fn replaced_file_is_refused() {
     let proc = Proc::new();
     let path = proc.inside("program");
     fs::copy(SLEEP, &path).unwrap();
@@ -188,7 +188,7 @@ fn deleted_and_there_again() {
 }
 
 #[test]
-fn nothing_to_know_it_by() {
+fn unidentified_file_is_refused() {
     let proc = Proc::new();
     let path = proc.inside("program");
     fs::copy(SLEEP, &path).unwrap();
@@ -200,7 +200,7 @@ fn nothing_to_know_it_by() {
 }
 
 #[test]
-fn gone() {
+fn missing_file_is_an_error() {
     let proc = Proc::new();
     let path = Path::new("/there/is/no/such (deleted)");
     let error = proc
@@ -214,7 +214,7 @@ fn gone() {
 
 /// None of them is opened: opening a pipe may block, and opening a device may have any effect.
 #[test]
-fn what_is_no_regular_file() {
+fn other_files_than_regular_are_refused() {
     let proc = Proc::new();
     let at = |name: &str| proc.inside(name);
     fs::create_dir(at("directory")).unwrap();
@@ -261,7 +261,7 @@ fn accessed_later(link: &Path) {
 
 /// A path is the process's own, and its root the end of the world.
 #[test]
-fn no_way_out_of_the_root() {
+fn paths_stay_inside_the_root() {
     let proc = Proc::new();
     let outside = proc.directory.path().join("secret");
     fs::copy(SLEEP, &outside).unwrap();
@@ -290,7 +290,7 @@ fn no_way_out_of_the_root() {
 }
 
 #[test]
-fn too_large() {
+fn too_large_file_is_refused() {
     let proc = Proc::new();
     let file = File::create(proc.inside("large")).unwrap();
     file.set_len(MAX_OBJECT_FILE_BYTES).unwrap();
@@ -367,7 +367,7 @@ fn mapping_of(pid: Pid, name: &str) -> Mapping {
 }
 
 #[test]
-fn of_this_process() {
+fn file_of_this_process() {
     let pid = Pid(std::process::id());
     let mapping = mapping_of(pid, "/libc.so");
     let opened = open(Path::new("/proc"), pid, &mapping).unwrap();
@@ -481,7 +481,7 @@ fn root_deleted_and_replaced_files_of_a_living_process() {
 
 /// What the C library of a child maps, in a root of its own, is found there and not in ours.
 #[test]
-fn root_in_a_root_of_its_own() {
+fn root_process_with_a_root_of_its_own() {
     let proc = Path::new("/proc");
     let root = tempfile::tempdir().unwrap();
     let copy = |from: &str, to: &str| {

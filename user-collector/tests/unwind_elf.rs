@@ -337,12 +337,12 @@ fn mapped(name: &str) -> PathBuf {
 }
 
 #[test]
-fn this_program() {
+fn table_of_this_program() {
     compare(Path::new("/proc/self/exe"));
 }
 
 #[test]
-fn libc() {
+fn table_of_libc() {
     let summary = compare(&mapped("/libc.so"));
     assert_eq!(
         (
@@ -355,13 +355,13 @@ fn libc() {
 }
 
 #[test]
-fn dynamic_linker() {
+fn table_of_the_dynamic_linker() {
     compare(&mapped("/ld-linux"));
 }
 
 /// No file has it, so it is read from memory.
 #[test]
-fn vdso() {
+fn table_of_the_vdso() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let Some(line) = maps.lines().find(|line| line.ends_with("[vdso]")) else {
         return;
@@ -379,7 +379,7 @@ fn vdso() {
 
 /// Larger files, and those that an environment variable names, separated by colons.
 #[test]
-fn other_files() {
+fn tables_of_other_files() {
     let named = std::env::var_os("UNWIND_FILES").unwrap_or_default();
     let usual = [
         "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",

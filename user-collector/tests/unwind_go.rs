@@ -293,7 +293,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn damaged_tables(
+    fn damaged_tables_end_stacks_early(
         changes in proptest::collection::vec(
             (prop_oneof![0..128_usize, any::<prop::sample::Index>().prop_map(|index| index.index(1 << 19))], any::<u8>()),
             1..64,

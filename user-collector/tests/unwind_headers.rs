@@ -54,7 +54,7 @@ fn frames(file: &[u8]) -> Result<FrameInfo<'_>, UnwindError> {
 }
 
 #[test]
-fn without_section_headers() {
+fn frames_are_found_without_section_headers() {
     for name in ["/libc.so", "/ld-linux", "/unwind_headers"] {
         let file = mapped(name);
         let mut stripped = file.clone();
@@ -119,7 +119,7 @@ fn a_header_that_leads_nowhere() {
 
 /// Only the pieces that are needed are read.
 #[test]
-fn from_a_file() {
+fn sections_of_a_file_and_of_memory_are_equal() {
     let file = mapped("/libc.so");
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), &file).unwrap();

@@ -76,17 +76,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn frame_information(changes in changes(frames())) {
+    fn damaged_frame_information(changes in changes(frames())) {
         check(&changed(&changes))?;
     }
 
     #[test]
-    fn headers(changes in changes(0..0x400)) {
+    fn damaged_headers(changes in changes(0..0x400)) {
         check(&changed(&changes))?;
     }
 
     #[test]
-    fn section_headers(changes in changes(file().len() - 0x800..file().len())) {
+    fn damaged_section_headers(changes in changes(file().len() - 0x800..file().len())) {
         check(&changed(&changes))?;
     }
 

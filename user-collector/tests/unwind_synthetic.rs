@@ -157,7 +157,7 @@ fn remembered_states_come_back() {
 }
 
 #[test]
-fn both_plts() {
+fn tables_of_both_plts() {
     for threshold in [10, 11] {
         let expression = [
             0x77,
@@ -431,7 +431,7 @@ fn a_cie_that_costs_too_much_is_refused() {
 }
 
 #[test]
-fn debug_frame() {
+fn debug_frame_is_used() {
     let mut table = FrameTable::default();
     let cie = table.add_cie(cie());
     table.add_fde(

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_placed_is_read_back() {
+    fn placed_rows_are_read_back() {
         let chunks = [0, 1].map(|_| {
             let bytes = ROWS_PER_CHUNK as usize * size_of::<UnwindRow>();
             let memory = MmapMut::map_anon(bytes).unwrap();

@@ -70,7 +70,7 @@ fn a_look_up_during_a_write_counts_only_if_the_writer_has_another_mapping() {
 
 proptest! {
     #[test]
-    fn it_is_the_first_child_that_ends_at_or_behind_the_address(
+    fn chosen_child_is_the_first_that_ends_at_the_address_or_after(
         mut pages in proptest::collection::btree_set(1_u64..1 << 35, 1..RANGE_PIVOTS),
         leaf in any::<bool>(),
         chosen in any::<proptest::sample::Index>(),

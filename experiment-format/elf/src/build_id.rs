@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn among_other_notes() {
+    fn build_id_is_found_among_other_notes() {
         let notes = [
             note(1, b"GNU\0", &[1; 16]),
             note(3, b"XYZ\0", &[2; 20]),

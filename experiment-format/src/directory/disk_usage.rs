@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_linked_twice_is_counted_once_and_links_are_not_followed() {
+    fn linked_files_count_once_and_links_are_not_followed() {
         let tmp = tempfile::tempdir().unwrap();
         let (a, b) = (tmp.path().join("a"), tmp.path().join("b"));
         fs::create_dir_all(a.join("archives")).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     const OURS: &str = "<experiment>\n<collector>kcollect 0.1.0</collector>\n";
 
     #[test]
-    fn only_what_is_of_the_series_and_ours_is_found_and_what_is_used_stays() {
+    fn own_unused_experiments_of_the_series_are_found() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path();
         for name in ["k.1.er", "k.3.er", "other.1.er", "k.er"] {

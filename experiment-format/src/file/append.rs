@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_gone_and_writing_goes_on() {
+    fn truncated_bytes_are_gone_and_writing_continues() {
         let (_dir, path, mut file) = file(Records::Text, 100);
         file.append(b"one\n").unwrap();
         let mark = file.len();

@@ -59,7 +59,7 @@ fn packed(tmp: &TempDir, bytes: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn what_is_unpacked_is_what_was_packed() {
+fn unpacked_files_equal_the_packed_ones() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let dir = experiment(from.path());
     let mut seen = Vec::new();
@@ -139,7 +139,7 @@ fn made(entries: &[(EntryType, &str, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn what_lies_outside_or_is_no_file_is_refused() {
+fn outside_paths_and_special_files_are_refused() {
     const FILE: EntryType = EntryType::Regular;
     const DIR: EntryType = EntryType::Directory;
     let long = [b'x'; 2000];

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fields_have_no_space_for_is_refused() {
+    fn values_beyond_a_field_are_refused() {
         assert!(
             tick(0, Ticks(1 << 31), Nanos::ZERO, [0; 3], 1)
                 .encode()

@@ -266,7 +266,7 @@ fn titles_cpus_scales_and_units() {
 }
 
 #[test]
-fn intervals() {
+fn default_intervals() {
     let lines_of = |tree: &str, text: &str| {
         let requests = counters::names::parse_requests(text, &machine(tree).root).unwrap();
         let lines = requests
@@ -290,7 +290,7 @@ fn intervals() {
 }
 
 #[test]
-fn errors() {
+fn messages_of_bad_counters() {
     let lines = [
         ("virtual", "cycles"),
         ("virtual", "on"),
@@ -339,7 +339,7 @@ fn errors() {
 }
 
 #[test]
-fn listings() {
+fn lists_of_counters() {
     let machines = machines();
     let listing = |tree| list::list_counters(&machines[tree].root, |_| true, |_| Some(8));
     insta::assert_snapshot!("list_of_skylake", listing("skylake").text(Some(80)));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn defaults_of_a_recording() {
         let plan = plan("kcollect -p on");
         assert_eq!(plan.tick_interval.micros(), 10_007);
         assert_eq!(
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_experiment_goes() {
+    fn experiment_directory_and_name() {
         let where_to = |line: &str| {
             let plan = plan(line);
             (
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording() {
+    fn other_commands_are_parsed() {
         assert_eq!(parse("kcollect -h"), Ok(Command::Counters { json: false }));
         assert_eq!(
             parse("kcollect --json --counters"),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_together() {
+    fn options_are_combined() {
         let plan = plan("kcollect -n -q 3 -C one -C two true");
         assert!(plan.printing.verbose && plan.dry_run);
         assert_eq!(

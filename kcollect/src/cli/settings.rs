@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_the_file_is_named() {
+    fn errors_in_the_file_are_named() {
         let mut text = String::new();
         for settings in [
             "rotat = \"10m\"",

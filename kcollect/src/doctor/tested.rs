@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn versions_are_parsed() {
         assert_eq!(parse_version("6.18.44-fc-v657"), Some((6, 18)));
         assert_eq!(parse_version("6.1-rc3"), Some((6, 1)));
         assert_eq!(parse_version("v6"), None);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_packed_in_the_end_and_one_that_is_read_later() {
+    fn every_experiment_is_packed_even_one_that_is_read_meanwhile() {
         let tmp = tempfile::tempdir().unwrap();
         let paths: Vec<PathBuf> = (1..=MAX_AT_ONCE + 2)
             .map(|number| {

@@ -101,7 +101,7 @@ fn files_have_their_calls() {
 }
 
 #[test]
-fn without_traced_io_the_cure_is_named() {
+fn without_traced_io_the_hint_is_named() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
     insta::assert_snapshot!("no_files", shown(tmp.path(), &["files"]));

@@ -339,7 +339,7 @@ fn an_unfinished_experiment_is_complete() {
 }
 
 #[test]
-fn what_cannot_be_reported_has_a_hint() {
+fn failed_reports_have_a_hint() {
     let tmp = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str]| {
         let output = run(tmp.path(), arguments);

@@ -117,7 +117,7 @@ fn pictures_and_exports_are_the_same() {
 }
 
 #[test]
-fn it_is_listed_once() {
+fn packed_experiment_is_listed_once() {
     let tmp = packed();
     let row = |text: String| {
         text.lines()
@@ -168,7 +168,7 @@ fn packed_in_place() -> tempfile::TempDir {
 }
 
 #[test]
-fn one_that_is_packed_in_its_directory_reads_as_before() {
+fn experiment_packed_in_place_reads_as_before() {
     let tmp = packed_in_place();
     let (here, kept) = (tmp.path(), tmp.path().join("kept"));
     let report = |directory: &Path, view: &str| {
@@ -194,7 +194,7 @@ fn one_that_is_packed_in_its_directory_reads_as_before() {
 }
 
 #[test]
-fn one_that_is_packed_in_its_directory_is_carried_away_whole() {
+fn experiment_packed_in_place_is_unpacked_whole() {
     let tmp = packed_in_place();
     let path = tmp.path();
     fs::create_dir(path.join("other")).unwrap();
@@ -222,7 +222,7 @@ fn one_that_is_packed_in_its_directory_is_carried_away_whole() {
 }
 
 #[test]
-fn it_is_private_and_is_unpacked_as_it_was() {
+fn packed_file_is_private_and_unpacks_unchanged() {
     let tmp = packed();
     let file = tmp.path().join("ktest.3.er.zst");
     assert_eq!(

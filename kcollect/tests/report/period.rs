@@ -163,7 +163,7 @@ fn two_times_are_compared() {
 }
 
 #[test]
-fn what_was_recorded_twice_at_a_time_is_reported() {
+fn overlapping_experiments_are_reported() {
     let tmp = tempfile::tempdir().unwrap();
     series(tmp.path());
     let later = Later {

@@ -14,7 +14,7 @@ use crate::printed;
 
 /// A thread that only sleeps, one that works too, and one that waits for a lock all the time.
 #[test]
-fn of_sleep_places_without_work_come_last() {
+fn places_of_mere_sleep_come_last() {
     let tmp = tempfile::tempdir().unwrap();
     let request = NameRequest::Exactly("ktest.1.er".into());
     let (dir, _) = ExperimentDir::create(tmp.path(), &request, None).unwrap();

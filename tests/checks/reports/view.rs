@@ -379,7 +379,7 @@ fn a_million_ticks_of_a_thousand_threads() -> Result<()> {
 }
 
 #[test]
-fn it_fits_every_window() -> Result<()> {
+fn page_fits_every_window() -> Result<()> {
     let payload = profile(6, 40, 160, 40_000, 60);
     let mut shown = show(&payload)?;
     // For a look by hand.

@@ -45,7 +45,7 @@ fn root_a_machine_that_can_be_profiled() -> Result<()> {
 }
 
 #[test]
-fn root_what_an_unprivileged_user_does_not_have() -> Result<()> {
+fn root_an_unprivileged_user_reads_a_hint() -> Result<()> {
     let _machine = Shared::take()?;
     // A copy, since other users may not enter the directory of the build.
     let directory = tempfile::tempdir()?;

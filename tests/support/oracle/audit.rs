@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_an_error() {
+    fn lost_records_are_an_error() {
         let bytes = file(&[record(LOST, 0, &[1, 1, 0, 5, 0, 0])]);
         assert!(processes(parse(&bytes).unwrap()).is_err());
     }

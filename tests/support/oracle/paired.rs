@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_cancels() {
+    fn drift_cancels_in_pairs() {
         let base = [Some(100.0), Some(200.0), Some(400.0)];
         let values = base.map(|value| value.map(|value: f64| value * 1.25));
         let spread = Spread::of(&ratios(&values, &base)).unwrap();

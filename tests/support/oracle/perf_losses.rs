@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error() {
+    fn unreadable_output_is_an_error() {
         assert!(count(Cursor::new(b"not perf's".to_vec())).is_err());
         assert!(count(Cursor::new(file(&record(81, &[0])))).is_err());
         assert!(count(Cursor::new(file(&[9, 0, 0, 0, 0, 0, 4, 0]))).is_err());

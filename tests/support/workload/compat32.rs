@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_output_is_parsed() {
+    fn output_is_parsed() {
         let mut written = Vec::new();
         for (wall, cpu, waited) in [(1000u64, 10u64, "5 20 1\n"), (9000, 110, "90 1020 7\n")] {
             written.extend(wall.to_ne_bytes());

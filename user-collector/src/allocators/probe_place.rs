@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn not_behind_what_changes_arguments_or_the_stack() {
+    fn no_probe_after_arguments_or_the_stack_change() {
         use AllocatorFunction::{Calloc, Malloc};
         // mov %rdi,%rax; mov %rsi,%rdi; push %rbp
         let moved = b"\x48\x89\xf8\x48\x89\xf7\x55";

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_experiment_before_has_is_linked() {
+    fn copies_of_the_previous_experiment_are_linked() {
         use std::os::unix::fs::MetadataExt as _;
         let bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
         let path = tempfile::NamedTempFile::new().unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_archived_or_named() {
+    fn requests_are_archived_or_named() {
         let (_parent, dir, mut archiver) = trial(SourceCopies::None);
         archiver.request(request("/opt/here", here()));
         archiver.request(request("[vdso]", ElfSource::Bytes(vec![7; 4096])));

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_a_frame_is_written_and_once() {
+    fn mappings_with_frames_are_written_once() {
         let events = [segment(Nanos::ZERO, 100, 50), segment(Nanos::ZERO, 200, 50)];
         let all = maps(&events);
         let mut code = WrittenMaps::default();
@@ -304,7 +304,7 @@ mod tests {
     /// C        other place
     /// ```
     #[test]
-    fn what_lay_there_at_other_times_is_written_too() {
+    fn earlier_mappings_of_an_address_are_written() {
         let events = [
             segment(Nanos::ZERO, 100, 50),
             unmap(Nanos(5), 100),

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_function_is_refused() {
+    fn bad_functions_are_refused() {
         let mut functions = JitFunctions::default();
         for (address, size) in [(1, 0), (1, 1 << 31), (u64::MAX, 2)] {
             assert!(functions.load(Nanos::ZERO, address, size, b"x").is_empty());
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasted_for_no_time_is_left_out() {
+    fn functions_without_a_lifetime_are_omitted() {
         let mut functions = JitFunctions::default();
         let mut changes = functions.load(Nanos(1), 1, 1, b"a");
         changes.extend(functions.load(Nanos(1), 1, 1, b"b"));
@@ -489,7 +489,7 @@ mod tests {
         /// The functions are those that a simple model has, in which a new one removes all that it
         /// overlaps.
         #[test]
-        fn what_was_loaded_last_is_there(
+        fn last_loaded_function_is_found(
             loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..9), 1..60)
         ) {
             let (mut functions, mut written) = (JitFunctions::default(), Written::default());

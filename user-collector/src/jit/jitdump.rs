@@ -468,7 +468,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_where_it_is_cut(cuts in proptest::collection::vec(1_usize..90, 1..10)) {
+        fn dump_may_be_cut_anywhere(cuts in proptest::collection::vec(1_usize..90, 1..10)) {
             let file = example(0);
             let (mut rest, mut pieces) = (&*file, Vec::new());
             for cut in cuts.iter().cycle() {

@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_where_it_is_cut(
+        fn map_may_be_cut_anywhere(
             entries in proptest::collection::vec((any::<u64>(), any::<u64>(), "[!-~]([ -~]{0,30}[!-~])?"), 0..20),
             cuts in proptest::collection::vec(1_usize..40, 1..10),
             prefixed in any::<bool>(),

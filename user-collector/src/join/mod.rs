@@ -522,7 +522,7 @@ mod tests {
     proptest! {
         /// Whatever comes in whatever order, each thing comes out once.
         #[test]
-        fn nothing_is_lost(
+        fn everything_is_returned_once(
             events in proptest::collection::vec((0_u8..11, 1_u32..4, 0_u32..4, 1_u64..5), 0..200)
         ) {
             let (mut join, mut sum, mut came, mut out) = (Join::<u32, u32>::default(), 0, 0, Vec::new());

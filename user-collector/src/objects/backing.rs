@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_name() {
+    fn backings_follow_from_names() {
         let names: [(&str, Backing); 30] = [
             ("/usr/bin/true", Backing::File),
             ("/usr/bin/true (deleted)", Backing::File),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn where_to_look() {
+    fn paths_to_try() {
         let of = |path: &'static str| -> Vec<&[u8]> { paths(path.as_bytes()).collect() };
         assert_eq!(of("/bin/a"), [b"/bin/a"]);
         assert_eq!(

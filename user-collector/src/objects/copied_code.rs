@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_decide() {
+    fn copied_code_is_found_by_its_bytes() {
         let bytes: Vec<u8> = (0..10 * PAGE_BYTES)
             .map(|at| (at * 7 % 251) as u8)
             .collect();

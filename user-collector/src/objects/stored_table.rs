@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_key() {
+    fn table_of_another_key_is_refused() {
         let example = example();
         let other = TableKey(*blake3::hash(b"other").as_bytes());
         assert_eq!(

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_for_it() {
+    fn taking_and_dropping_never_block() {
         let (blocked, wait) = channel::<()>();
         let mut builder = TableBuilder::start_with(move |_, _| {
             let _ = wait.recv();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ours_alone() {
+    fn cache_is_private_to_its_owner() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("not/yet/there");
         let mut cache = open(&directory).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_replaced() {
+    fn damaged_files_are_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let mut cache = open(directory.path()).unwrap();
         let file = store(&mut cache, 1);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go() {
+    fn oldest_files_are_removed_first() {
         let directory = tempfile::tempdir().unwrap();
         let mut cache = open(directory.path()).unwrap();
         let files: Vec<PathBuf> = (0..10).map(|text| store(&mut cache, text)).collect();
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn file_names_are_recognised() {
         let key = TableKey::of(&sections(0));
         for build_id in [&[][..], &[1], &[0xfe; 20]] {
             assert!(is_ours(&name(build_id, key)));

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_group_is_unknown() {
+    fn missing_groups_are_unknown() {
         let mut names = CgroupNames::default();
         for (hierarchy, inode) in [(0, 0), (0, u64::MAX), (u32::MAX, 1)] {
             let number = CgroupNumber { hierarchy, inode };

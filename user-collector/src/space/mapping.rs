@@ -240,7 +240,7 @@ mod tests {
     proptest! {
         /// Each address has what was mapped there last.
         #[test]
-        fn what_was_mapped_last_is_found(
+        fn last_mapping_is_found(
             maps in proptest::collection::vec((0_u64..64, 1_u64..32), 1..40)
         ) {
             let (mut mappings, mut model) = (Mappings::default(), vec![None; 96]);

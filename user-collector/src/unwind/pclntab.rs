@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn all_layouts_say_the_same() {
+    fn layouts_give_equal_tables() {
         for magic in [0xffff_fffb, 0xffff_fffa, 0xffff_fff0, 0xffff_fff1] {
             let data = made(magic);
             let table = Pclntab::new(&data, TEXT).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table() {
+    fn damaged_tables_are_refused() {
         let data = made(0xffff_fff1);
         assert_eq!(Pclntab::new(&data[..40], TEXT), None);
         assert_eq!(Pclntab::new(&[], TEXT), None);
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes(
+        fn any_bytes_are_read_or_refused(
             magic in prop_oneof![Just(0xffff_fffb_u32), Just(0xffff_fffa), Just(0xffff_fff0)],
             changes in proptest::collection::vec((8..160_usize, any::<u8>()), 0..16),
             cut in 0..200_usize,

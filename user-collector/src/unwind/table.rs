@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_the_later_holds() {
+    fn later_row_of_an_address_holds() {
         let (table, summary) = table(&[
             (0x1020..0x1030, vec![(0, 6)]),
             (0x1000..0x1080, vec![(0, 5)]),

@@ -298,7 +298,7 @@ fn records_that_follow_each_other_decode_one_by_one() {
 }
 
 #[test]
-fn what_is_no_record_is_refused() {
+fn bad_records_are_refused() {
     let good = record([0, 0, 0, 0], 3, &[1, 2, 3]);
     assert!(alone(&good).is_ok());
     for cut in 0..good.len() {

@@ -24,7 +24,7 @@ fn ends_are_those_that_a_record_can_have() {
 }
 
 #[test]
-fn by_the_stack_pointer() {
+fn unwinds_by_the_stack_pointer() {
     Drawing::new()
         .rule(0x100, Drawn::register(SP, 24))
         .word(0x7010, 0x245)
@@ -34,7 +34,7 @@ fn by_the_stack_pointer() {
 }
 
 #[test]
-fn by_the_frame_pointer_which_each_frame_restores() {
+fn unwinds_by_the_frame_pointer() {
     Drawing::new()
         .register(FP, 0x7040)
         .rule(0x100, Drawn::register(FP, 16).fp_at(CFA, -16))
@@ -48,7 +48,7 @@ fn by_the_frame_pointer_which_each_frame_restores() {
 
 /// As a stack copy is unwound whose first frames were unwound in the kernel.
 #[test]
-fn from_a_frame_in_the_middle() {
+fn unwinds_from_a_frame_in_the_middle() {
     let mut drawing = Drawing::new()
         .rule(0x200, Drawn::register(FP, 16))
         .word(0x7040, 0)
@@ -87,7 +87,7 @@ fn something_is_added_behind_a_deref() {
 
 /// An entry of the PLT has its push at byte 6, and is past it from byte 11 on.
 #[test]
-fn both_halves_of_the_plt() {
+fn unwinds_both_halves_of_the_plt() {
     let plt = Drawn {
         cfa: (5, SP, 8, 11),
         ..Drawn::register(SP, 8)
@@ -158,7 +158,7 @@ fn a_return_address_in_a_register() {
 }
 
 #[test]
-fn what_rules_end_a_stack() {
+fn rules_that_end_a_stack() {
     for (kind, end) in [
         (0, UnwindEnd::NoRule),
         (1, UnwindEnd::Complete),
@@ -181,7 +181,7 @@ fn a_return_address_of_0_is_the_end() {
 }
 
 #[test]
-fn where_the_callers_frame_is_not_above() {
+fn caller_below_its_callee_ends_the_stack() {
     for cfa in [0x6ff8, 0x7000] {
         Drawing::new()
             .register(FP, cfa - 16)
@@ -192,7 +192,7 @@ fn where_the_callers_frame_is_not_above() {
 }
 
 #[test]
-fn what_can_not_be_read() {
+fn unreadable_memory_ends_the_stack() {
     let rule = Drawn::register(SP, 8);
     Drawing::new()
         .rule(0x100, rule)
@@ -305,7 +305,7 @@ fn rbx_is_followed_through_a_signal() {
 }
 
 #[test]
-fn no_more_frames_than_asked_for() {
+fn stack_ends_at_the_depth_limit() {
     let drawing = Drawing::new()
         .rule(0x100, Drawn::register(SP, 8))
         .word(0x7000, 0xe01);
@@ -455,7 +455,7 @@ fn go_switches_stacks() {
 
 /// Before the frame pointer is set and after it is restored, it is the caller's.
 #[test]
-fn where_the_frame_pointer_is_not_yet_its_own() {
+fn prologue_has_the_frame_pointer_of_its_caller() {
     let push = 0xe589_4855_u64;
     for (word, height) in [(push << 16, 0), (push << 8, 8), (0xc3 << 16, 0)] {
         Drawing::new()
@@ -513,7 +513,7 @@ proptest! {
     /// Whatever rules, registers and memory hold, it ends; and at the depth limit only when it says
     /// so.
     #[test]
-    fn anything_ends(
+    fn any_rules_and_memory_end(
         rules in proptest::collection::vec(unwind_by(), 1..8),
         words in proptest::collection::vec(proptest::option::weighted(0.9, any::<u64>()), 1..8),
         pc in any::<u64>(),

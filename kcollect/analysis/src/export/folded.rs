@@ -241,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_clean_stays_so(name in "\\PC{0,8}|[ ;#0-9.\n\r\t\u{0}-\u{7f}]{0,8}") {
+        fn clean_names_stay_unchanged(name in "\\PC{0,8}|[ ;#0-9.\n\r\t\u{0}-\u{7f}]{0,8}") {
             let cleaned = clean(&name);
             prop_assert_eq!(clean(&cleaned), cleaned.clone());
             prop_assert!(!cleaned.is_empty());

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_narrow_is_its_callers() {
+    fn narrow_frames_are_merged_into_their_callers() {
         let stacks = [
             (vec![0], [1, 10]),
             (vec![0, 1], [0, 980]),

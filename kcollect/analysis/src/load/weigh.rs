@@ -961,7 +961,7 @@ mod tests {
     proptest::proptest! {
         /// All rows and all that was never sampled are the exact time, but for a nanosecond.
         #[test]
-        fn nothing_is_lost(
+        fn weights_add_up(
             seconds in proptest::collection::vec((0_u64..1000, 0_u64..2), 1..20),
             rows in proptest::collection::vec((0_u64..20_000, 1_i32..200, 0_usize..2), 1..50),
         ) {

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn bad_ranges_are_refused() {
         for text in [
             "",
             "-",

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_grow_without_bound_stays_as_it_is() {
+    fn names_that_would_explode_stay_mangled() {
         // Each template argument is twice the one before.
         let mut bomb = "_Z1fI1AIiiE".to_owned();
         for number in 0..30 {

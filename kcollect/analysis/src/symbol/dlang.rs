@@ -872,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn other_names_are_refused() {
         for name in [
             "_D",
             "_DYNAMIC",
@@ -888,7 +888,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_grow_without_bound_is_refused() {
+    fn names_that_would_explode_are_refused() {
         let deep = format!("_D1f{}i", "P".repeat(10_000));
         assert_eq!(demangle(&deep, 4096), None);
         // Each array's key and element are the array before.

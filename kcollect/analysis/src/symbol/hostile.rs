@@ -116,7 +116,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_whole_is_understood() {
+fn whole_files_are_understood() {
     let abbreviations = [
         abbreviation(1, COMPILE_UNIT, &[LOW_PC, HIGH_PC, STMT_LIST]),
         vec![0],

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_xz_made_is_unpacked() {
+    fn output_of_xz_is_unpacked() {
         let text = b"some text ".repeat(20_000);
         for level in ["-0", "-6", "-9"] {
             let file = unpack(&packed(&text, level)).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_too_large_is_refused() {
+    fn too_large_output_is_refused() {
         let bomb = packed(&vec![0; MAX_BYTES as usize + 1], "-1");
         assert!(bomb.len() < 1 << 20);
         let error = unpack(&bomb).unwrap_err();

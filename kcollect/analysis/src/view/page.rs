@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_to_fill_in() {
+    fn page_has_no_unfilled_places() {
         let page = page(&hostile(b"x")).unwrap();
         for place in ["@POLICY@", "@STYLE@", "@SCRIPT@", "@PAYLOAD@"] {
             assert!(!page.contains(place), "{place}");

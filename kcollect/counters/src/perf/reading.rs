@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_added_can_be_subtracted(a: [u64; 3], b: [u64; 3]) {
+        fn readings_are_added_and_subtracted(a: [u64; 3], b: [u64; 3]) {
             let (a, b) = (value(a[0], Nanos(a[1]), Nanos(a[2])), value(b[0], Nanos(b[1]), Nanos(b[2])));
             prop_assert_eq!(a.plus(b).minus(b), a);
             let _ = a.estimate();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_held_until_it_is_released() {
+    fn child_is_held_until_it_is_released() {
         let held = HeldChild::start(&command(&["sh", "-c", "exit 3"]), None).unwrap();
         let pid = held.pid();
         assert_ne!(pid, Pid(std::process::id()));

@@ -21,7 +21,7 @@ fn interval_us(typed: &str) -> Result<Option<u32>, CliError> {
 }
 
 #[test]
-fn intervals() {
+fn intervals_are_parsed() {
     for (typed, expected_us) in [
         ("on", 10_007),
         ("lo", 100_003),
@@ -101,7 +101,7 @@ fn a_changed_interval_is_reported() {
 }
 
 #[test]
-fn times() {
+fn times_are_parsed() {
     let s = Duration::from_secs;
     for (typed, start, end) in [
         ("10", s(0), Some(s(10))),
@@ -209,7 +209,7 @@ fn switches_and_sizes() {
 }
 
 #[test]
-fn targets() {
+fn targets_are_parsed() {
     assert_eq!(
         target("1264"),
         Ok(Target {

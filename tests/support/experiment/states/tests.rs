@@ -69,7 +69,7 @@ fn the_last_wait_may_be_long_and_nothing_else() {
 
 /// Each of these is one thing wrong, and the message names it.
 #[test]
-fn what_is_wrong_is_named() {
+fn wrong_accounts_are_named() {
     type Spoil = fn(&mut ProcessTimes);
     let wrongs: [(Spoil, &str); 5] = [
         (|row| row.states_s[7] -= 0.05, "SLEEP"),

@@ -191,7 +191,7 @@ fn a_refusal_is_kept() {
 }
 
 #[test]
-fn what_is_in_the_dump_too_is_not_taken_from_the_map() {
+fn functions_of_the_dump_are_not_taken_from_the_map() {
     let mut trial = trial();
     trial.append(b"10 8 a\nbad\n");
     assert_eq!(trial.poll(Nanos(1000)), ["100+a"]);

@@ -141,7 +141,7 @@ fn calls_by_the_plt_lead_to_the_function_behind_it() {
 }
 
 #[test]
-fn what_is_no_return_address() {
+fn other_words_are_no_return_addresses() {
     let bare = |address, next| {
         Drawing::bare()
             .stack(64, &[(0x7010, address), (0x7020, next)])

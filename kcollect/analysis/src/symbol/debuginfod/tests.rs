@@ -168,7 +168,7 @@ fn a_file_is_fetched_once_and_kept() {
 }
 
 #[test]
-fn what_no_server_has_is_not_asked_for_again() {
+fn missing_files_are_not_requested_again() {
     let without = Server::with(status("404 Not Found", ""));
     let (client, home) = client(&[&without]);
     assert!(client.debug_file(&ID).is_none());
