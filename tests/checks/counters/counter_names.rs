@@ -237,17 +237,8 @@ fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
 fn root_the_list_names_what_there_is() -> Result<()> {
     let _machine = Shared::take()?;
     let text = run(&mut command(["-h"])?, LIMIT)?.succeeded()?.stdout;
-    for thing in [
-        "hardware counters",
-        "page-faults",
-        "task-clock",
-        "tracepoints",
-        "mem:0xADDRESS",
-    ] {
-        ensure!(
-            text.to_lowercase().contains(&thing.to_lowercase()),
-            "there is no message of {thing}:\n{text}"
-        );
+    for name in ["page-faults", "task-clock", "mem:0xADDRESS"] {
+        ensure!(text.contains(name), "{name} is missing:\n{text}");
     }
     let json = run(&mut command(["-h", "--json"])?, LIMIT)?
         .succeeded()?

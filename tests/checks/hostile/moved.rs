@@ -2,9 +2,11 @@
 //! where it is, or that it is deleted, and ends with a status of its own.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use experiment_format::Error;
 use tests::experiment::opened::opened;
 use tests::kcollect::{FinishedRecording, Recording, experiments_in};
 use tests::machine::Shared;
@@ -36,7 +38,7 @@ fn root_a_renamed_experiment_is_whole_and_its_place_is_said() -> Result<()> {
         fs::rename(&experiment, &moved)?;
         recording.signal(nix::sys::signal::Signal::SIGINT)?;
         let recorded = recording.finish()?;
-        says(&recorded, &format!("it is {} now", moved.display()))?;
+        says(&recorded, &moved.display().to_string())?;
         ensure!(opened(&moved)?.closed, "{}", recorded.finished);
     }
     Ok(())
@@ -53,7 +55,10 @@ fn root_a_deleted_experiment_ends_the_recording() -> Result<()> {
             let _ = fs::remove_dir_all(&experiment);
         }
         let recorded = recording.finish()?;
-        says(&recorded, "was deleted while it was written")?;
+        let deleted = Error::Deleted {
+            path: PathBuf::new(),
+        };
+        says(&recorded, &deleted.to_string())?;
         ensure!(
             recorded.finished.elapsed < Duration::from_secs(15),
             "{}",
