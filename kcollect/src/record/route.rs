@@ -20,6 +20,7 @@ use experiment_format::directory::{DirectoryState, ExperimentDir};
 use experiment_format::log::LogEvent;
 use experiment_format::units::Nanos;
 use experiment_format::{Error, Result};
+use user_collector::collector::ByteBudget;
 use user_collector::follow::FollowPolicy;
 use user_collector::jit::SharedJit;
 use user_collector::loaded_code::LoadedCode;
@@ -119,7 +120,7 @@ pub struct Router {
     limit: Option<u64>,
     /// Bytes that may still be written: all of the limit (`-L`), and half as much again for what
     /// cannot stop at once with recording. For mappings and JIT functions it is exact.
-    byte_budget: u64,
+    byte_budget: ByteBudget,
     /// Bytes that samples may still have once recording has stopped: half of the limit.
     sample_budget: u64,
 }
@@ -161,7 +162,7 @@ impl Router {
             not_held: 0,
             failed: None,
             limit: plan.limit,
-            byte_budget: u64::MAX,
+            byte_budget: ByteBudget::new(u64::MAX),
             sample_budget: plan.limit.map_or(u64::MAX, |limit| limit / 2),
         })
     }
@@ -186,14 +187,15 @@ impl Router {
             let most = limit.saturating_add(limit / 2);
             let ends = self.subexperiments.values();
             let end_bytes: u64 = ends.map(|experiment| experiment.end_bytes()).sum();
-            self.byte_budget = most.saturating_sub(self.bytes_written() + end_bytes);
+            let written = self.bytes_written() + end_bytes;
+            self.byte_budget.set(most.saturating_sub(written));
         }
     }
 
     /// Whether only samples, and the ends of what was written, may still be written.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.byte_budget == 0
+        self.byte_budget.is_used_up()
     }
 
     /// Routes what a thread did, with its user stack if it has one.
@@ -273,11 +275,13 @@ impl Router {
                 &mut self.names,
                 (process, first, began_ns),
                 context.code,
-                (&relatives(context.processes, process.pid), self.byte_budget),
+                (
+                    &relatives(context.processes, process.pid),
+                    self.byte_budget.clone(),
+                ),
             );
             match created {
-                Ok(mut experiment) => {
-                    self.byte_budget = *experiment.byte_budget();
+                Ok(experiment) => {
                     self.begin(instance, experiment);
                     if let Some(at_exit) = &process.at_exit {
                         self.exit_facts(instance, at_exit);
@@ -367,12 +371,10 @@ impl Router {
             if !tracker.has_its_number(*instance) {
                 continue;
             }
-            *experiment.byte_budget() = self.byte_budget;
             match experiment.mappings(code, left) {
                 Ok(written) => left -= written.min(left),
                 Err(error) => result = result.and(Err(error)),
             }
-            self.byte_budget = *experiment.byte_budget();
             if left == 0 {
                 break;
             }
@@ -387,9 +389,7 @@ impl Router {
         write: impl FnOnce(&mut Subexperiment) -> Result<()>,
     ) {
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
-            *experiment.byte_budget() = self.byte_budget;
             let result = write(experiment);
-            self.byte_budget = *experiment.byte_budget();
             self.note(result);
         }
     }
@@ -410,12 +410,10 @@ impl Router {
         let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.
         if context.tracker.has_its_number(instance) {
-            *experiment.byte_budget() = self.byte_budget;
             let result = experiment.mappings(context.code, usize::MAX);
             self.note(result.map(drop));
             let result = experiment.last_code(context.code);
             self.note(result);
-            self.byte_budget = *experiment.byte_budget();
         }
         experiment.report_all_used(context.code);
         self.finished.push(experiment.summary());
@@ -460,9 +458,7 @@ impl Router {
         for (instance, experiment) in &mut self.subexperiments {
             let current = tracker.has_its_number(*instance);
             let dir = self.founder.dir();
-            *experiment.byte_budget() = self.byte_budget;
             result = result.and(experiment.maintain(dir, now_ns, current, code));
-            self.byte_budget = *experiment.byte_budget();
         }
         self.note(result);
     }
@@ -481,9 +477,7 @@ impl Router {
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             if tracker.has_its_number(*instance) {
-                *experiment.byte_budget() = self.byte_budget;
                 result = result.and(experiment.mappings(code, usize::MAX).map(drop));
-                self.byte_budget = *experiment.byte_budget();
             }
             experiment.report_all_used(code);
         }

@@ -11,7 +11,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
-use user_collector::collector::{Collector, ObjectMaps, StateTicks, ThreadStack};
+use user_collector::collector::{ByteBudget, Collector, ObjectMaps, StateTicks, ThreadStack};
 use user_collector::jit::{JitChange, JitWatch, SharedJit, is_anonymous};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
@@ -59,8 +59,7 @@ pub struct Subexperiment {
 
 impl Subexperiment {
     /// Creates the experiment of a chosen process. Recording started at `began_ns`. `relatives` are
-    /// processes that are likely to see the same files. `byte_budget` is how many more bytes of
-    /// mappings and functions may be written.
+    /// processes that are likely to see the same files.
     ///
     /// # Errors
     /// When it can't be written.
@@ -70,7 +69,7 @@ impl Subexperiment {
         names: &mut DirectoryNames,
         (process, first, began_ns): (&TrackedProcess, &FirstRecord, Nanos),
         code: &mut LoadedCode,
-        (relatives, byte_budget): (&[Pid], u64),
+        (relatives, budget): (&[Pid], ByteBudget),
     ) -> Result<Subexperiment> {
         let pid = process.pid;
         let proc = ProcDir::open(pid).ok();
@@ -84,8 +83,7 @@ impl Subexperiment {
             None => names.next(&first.name, pid),
         };
         let header = header(inherited, &facts, pid, &first.name);
-        let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
-        collector.left_bytes = byte_budget;
+        let mut collector = Collector::create(dir, &directory, &header, inherited.run, budget)?;
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(Nanos::ZERO, |space| space.since_ns());
         // From when its exact times count; another process may have the number by now.
@@ -450,11 +448,6 @@ impl Subexperiment {
     #[must_use]
     pub fn sampled_exit(&self) -> bool {
         self.sampled_exit
-    }
-
-    /// Bytes that may still be written of mappings, JIT functions, and their code.
-    pub fn byte_budget(&mut self) -> &mut u64 {
-        &mut self.collector.left_bytes
     }
 
     /// Returns the most bytes that the ends of its mappings and functions will have.

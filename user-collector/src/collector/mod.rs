@@ -5,6 +5,7 @@
 //! whole process. All of that comes in time order. It is written in batches, and no file stays open
 //! in between, since there may be thousands of collectors.
 
+mod byte_budget;
 mod unused_functions;
 mod used_objects;
 mod written_maps;
@@ -33,6 +34,7 @@ use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::{Mapping, MappingChange, MappingEvent, mapping_at, mappings_between};
+pub use byte_budget::ByteBudget;
 use unused_functions::{SeenFrames, UnusedFunctions};
 pub use used_objects::UsedObjects;
 pub use written_maps::ObjectMaps;
@@ -143,14 +145,14 @@ pub struct Collector {
     pub unwritten_functions: u64,
     /// JIT functions whose machine code was not written, because of a limit of bytes.
     pub unwritten_code: u64,
-    /// Bytes that may still be written of mappings, JIT functions and their code.
-    pub left_bytes: u64,
+    budget: ByteBudget,
     map_bytes: u64,
     max_unused_bytes: u64,
 }
 
 impl Collector {
-    /// Creates the experiment in the founder's directory. Its times count from `run`.
+    /// Creates the experiment in the founder's directory. Its times count from `run`; `budget`
+    /// limits its mappings, JIT functions and their code.
     ///
     /// # Errors
     /// It can't be written.
@@ -159,6 +161,7 @@ impl Collector {
         name: &str,
         header: &LogHeader,
         run: StartTime,
+        budget: ByteBudget,
     ) -> Result<Collector> {
         let start_ns = run.tstamp_ns;
         Ok(Collector {
@@ -185,7 +188,7 @@ impl Collector {
             unwritten_mappings: 0,
             unwritten_functions: 0,
             unwritten_code: 0,
-            left_bytes: u64::MAX,
+            budget,
             map_bytes: 0,
             max_unused_bytes: MAX_UNUSED_MAP_BYTES,
         })
@@ -353,7 +356,7 @@ impl Collector {
 
     /// Returns whether no further mapping or function is written. What was written still ends.
     fn is_full(&self) -> bool {
-        self.left_bytes == 0 || self.map_bytes >= MAX_MAP_BYTES
+        self.budget.is_used_up() || self.map_bytes >= MAX_MAP_BYTES
     }
 
     fn write_name(&mut self, event: &MapEvent) -> Result<()> {
@@ -365,7 +368,7 @@ impl Collector {
             MapEvent::Unmap { .. } => 0,
             _ => MAX_END_BYTES,
         };
-        self.left_bytes = self.left_bytes.saturating_sub(bytes + end_bytes);
+        self.budget.take(bytes + end_bytes);
         Ok(())
     }
 
@@ -482,12 +485,10 @@ impl Collector {
             code,
         } in codes
         {
-            let bytes = code.len() as u64;
-            if self.left_bytes < bytes {
+            if !self.budget.try_take(code.len() as u64) {
                 self.unwritten_code += 1;
                 continue;
             }
-            self.left_bytes -= bytes;
             let from_ns = self.functions.get(address).copied().unwrap_or_default();
             let at_ns = self.relative_ns((*at_ns).max(from_ns));
             self.writer.dynamic_code(at_ns, *address, code)?;

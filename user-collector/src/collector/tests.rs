@@ -16,6 +16,7 @@ struct Made {
     parent: TempDir,
     founder: ExperimentDir,
     collector: Collector,
+    budget: ByteBudget,
     kernel: ObjectMaps,
 }
 
@@ -34,11 +35,14 @@ impl Made {
             ..LogHeader::default()
         };
         let run = StartTime::default();
-        let collector = Collector::create(&founder, "_x_PID_7.1.er", &header, run).unwrap();
+        let budget = ByteBudget::new(u64::MAX);
+        let name = "_x_PID_7.1.er";
+        let collector = Collector::create(&founder, name, &header, run, budget.clone()).unwrap();
         Made {
             parent,
             founder,
             collector,
+            budget,
             kernel: ObjectMaps::default(),
         }
     }
@@ -156,7 +160,7 @@ fn of_a_process_whose_stacks_are_in_no_file_all_are_written() {
 #[test]
 fn beyond_a_limit_none_is_written_and_its_end_neither() {
     let mut made = Made::new();
-    made.collector.left_bytes = 1;
+    made.budget.set(1);
     made.tick(1, &[105, 205, 305]);
     for start in [100, 200] {
         made.map(2, start);
