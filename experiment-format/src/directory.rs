@@ -265,7 +265,7 @@ impl ExperimentDir {
     ///
     /// A system error; and [`Error::Replaced`] if the name now means another directory, which is
     /// left alone. The content of this one is removed in that case too.
-    pub fn remove_all(self) -> Result<()> {
+    pub fn remove_all(&self) -> Result<()> {
         let failed = |errno| Error::io("remove", &self.path, errno);
         // What is empty can be removed even if it could not be listed, for want of a descriptor.
         let emptied = remove_content(self.fd.as_fd(), &[], 0);
@@ -277,7 +277,8 @@ impl ExperimentDir {
         )
         .map_err(failed)?;
         if Identity::from(&ours) != Identity::from(&named) {
-            return Err(Error::Replaced { path: self.path });
+            let path = self.path.clone();
+            return Err(Error::Replaced { path });
         }
         // If the name changes its meaning at this point, only another empty directory can be
         // removed.

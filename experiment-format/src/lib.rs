@@ -21,7 +21,7 @@
 //!                       elf_image      load objects that never were files, such as the kernel
 //!   notes               writer         text that gprofng prints ahead of the header
 //!   warnings.xml        log            more events
-//!   _NAME_PID_n.1.er/   subexperiment  the experiment of a process: the same, without archives
+//!   _NAME_PID_n.1.er/   writer         the experiment of a process: the same, without archives
 //! ```
 //!
 //! Collectors may add files that are not of the format, such as `kcollect.json`; gprofng ignores
@@ -29,8 +29,8 @@
 //!
 //! # The other modules
 //!
-//! * [`writer`] and [`subexperiment`] write the directory; `file` holds the two kinds of files that
-//!   they fill, `xml` the dialect of the text files.
+//! * [`writer`] writes the directory; `file` holds the two kinds of files that it fills, `xml` the
+//!   dialect of the text files.
 //! * [`packed`] packs a directory into one file and unpacks it.
 //! * [`reader`] reads it. [`address_space`] replays the map and [`functions`] reads the archives,
 //!   to get from an address and a time to a function.
@@ -156,7 +156,6 @@ pub mod packed;
 pub mod packet;
 pub mod reader;
 pub mod stacks;
-pub mod subexperiment;
 pub mod usage;
 pub mod writer;
 mod xml;

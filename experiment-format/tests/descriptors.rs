@@ -3,11 +3,12 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
+use std::rc::Rc;
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, StartTime, System};
-use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::writer::ExperimentWriter;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 #[test]
@@ -15,6 +16,7 @@ fn a_subexperiment_without_descriptors_leaves_no_directory() {
     let parent = tempfile::tempdir().unwrap();
     let request = NameRequest::Exactly("x.er".to_owned());
     let (dir, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
+    let dir = Rc::new(dir);
     let header = LogHeader {
         system: System {
             arch: "x86_64".into(),
@@ -29,7 +31,7 @@ fn a_subexperiment_without_descriptors_leaves_no_directory() {
     for free in 0..8 {
         let name = format!("_x_PID_{free}.1.er");
         setrlimit(Resource::RLIMIT_NOFILE, used + free, hard).unwrap();
-        let writer = SubexperimentWriter::create(&dir, &name, &header, StartTime::default());
+        let writer = ExperimentWriter::create_sub(&dir, &name, &header, StartTime::default());
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
         let path = dir.path().join(name);
         match writer {

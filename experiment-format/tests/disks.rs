@@ -13,6 +13,7 @@ mod synthetic;
 
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
@@ -22,7 +23,6 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
@@ -206,7 +206,7 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
 }
 
 /// Adds a record of every kind.
-fn add_records(sub: &mut SubexperimentWriter, n: u64) {
+fn add_records(sub: &mut ExperimentWriter, n: u64) {
     let function = MapEvent::Function {
         at_ns: Nanos::ZERO,
         vaddr: 256 * n,
@@ -256,9 +256,10 @@ fn root_a_subexperiment_waits_for_space() {
     };
     let request = NameRequest::Exactly("full.er".into());
     let (founder, _) = ExperimentDir::create(&disk, &request, None).unwrap();
+    let founder = Rc::new(founder);
     let header = header(vec![ClockTick::table(1000)]);
     let create =
-        |name: &str| SubexperimentWriter::create(&founder, name, &header, StartTime::default());
+        |name: &str| ExperimentWriter::create_sub(&founder, name, &header, StartTime::default());
     let spare = disk.join("spare");
     let (mut reported, mut failed) = (0, 0);
     let mut sub = create("_a.er").unwrap();
@@ -274,7 +275,7 @@ fn root_a_subexperiment_waits_for_space() {
             reported += 1;
         }
         let before = sub.buffered();
-        if let Err(error) = sub.flush(&founder) {
+        if let Err(error) = sub.flush() {
             assert!(error.is_disk_full(), "{error}");
             assert!((1..=before).contains(&sub.buffered()));
             failed += 1;
@@ -285,7 +286,7 @@ fn root_a_subexperiment_waits_for_space() {
         assert!(frames.map_or(true, |frames| frames.len() > 0));
         if pages == 11 {
             std::fs::remove_file(&filler).unwrap();
-            sub.flush(&founder).unwrap();
+            sub.flush().unwrap();
             assert_eq!(check_whole(&path), (reported as usize, reported as usize));
         } else {
             std::fs::remove_file(&filler).unwrap();
@@ -300,7 +301,7 @@ fn root_a_subexperiment_waits_for_space() {
     for n in 0..1000 {
         add_records(&mut sub, reported + n);
     }
-    assert!(sub.close(&founder, Nanos(1)).unwrap_err().is_disk_full());
+    assert!(sub.close(Nanos(1)).unwrap_err().is_disk_full());
     let (packets, _) = check_whole(&path);
     assert!(packets >= reported as usize);
 }

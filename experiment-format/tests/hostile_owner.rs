@@ -12,13 +12,13 @@ mod synthetic;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use experiment_format::Error;
 use experiment_format::directory::{ExperimentDir, NameRequest, Owner};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
@@ -27,7 +27,7 @@ use followed::{founder, function, header, name, sub, ticks};
 use synthetic::run;
 
 /// Adds content for each file of a subexperiment.
-fn fill(sub: &mut SubexperimentWriter, n: u32) {
+fn fill(sub: &mut ExperimentWriter, n: u32) {
     sub.map(&function(0x10_0000 + 256 * u64::from(n), &format!("f{n}")))
         .unwrap();
     let stack = sub
@@ -36,7 +36,7 @@ fn fill(sub: &mut SubexperimentWriter, n: u32) {
     sub.tick(&ticks(stack, n, Microstate::Sleep, 1)).unwrap();
     sub.sample(Nanos(n.into()), "x", &UsageRecord::default())
         .unwrap();
-    sub.note("a note");
+    sub.note("a note").unwrap();
     sub.warning(Nanos(n.into()), "a warning").unwrap();
 }
 
@@ -53,11 +53,12 @@ fn root_everything_belongs_to_the_owner_of_the_founder() {
         }),
     )
     .unwrap();
-    let mut sub = SubexperimentWriter::create(&dir, &name(5), &header(5), run(1)).unwrap();
+    let dir = Rc::new(dir);
+    let mut sub = ExperimentWriter::create_sub(&dir, &name(5), &header(5), run(1)).unwrap();
     fill(&mut sub, 1);
-    sub.flush(&dir).unwrap();
+    sub.flush().unwrap();
     fill(&mut sub, 2);
-    sub.flush(&dir).unwrap();
+    sub.flush().unwrap();
     let path = dir.path().join(name(5));
     let stat = |path: &Path| {
         let stat = fs::metadata(path).unwrap();
@@ -71,54 +72,49 @@ fn root_everything_belongs_to_the_owner_of_the_founder() {
     // A file that took the name, and the inode number, may be another user's.
     std::os::unix::fs::chown(path.join("profile"), Some(4), None).unwrap();
     fill(&mut sub, 3);
-    assert!(matches!(sub.flush(&dir), Err(Error::Replaced { .. })));
+    assert!(matches!(sub.flush(), Err(Error::Replaced { .. })));
 }
 
 /// Returns a subexperiment that was flushed once and has waiting content for each file.
-fn hostile() -> (
-    tempfile::TempDir,
-    ExperimentWriter,
-    SubexperimentWriter,
-    PathBuf,
-) {
+fn hostile() -> (tempfile::TempDir, ExperimentWriter, PathBuf) {
     let tmp = tempfile::tempdir().unwrap();
     let founder = founder(tmp.path());
     let mut sub = sub(&founder, 5);
     fill(&mut sub, 1);
-    sub.flush(founder.dir()).unwrap();
+    sub.flush().unwrap();
     fill(&mut sub, 2);
     let path = founder.dir().path().join(name(5));
-    (tmp, founder, sub, path)
+    (tmp, sub, path)
 }
 
-fn is_refused(sub: &mut SubexperimentWriter, founder: &ExperimentWriter) {
-    let error = sub.flush(founder.dir()).unwrap_err();
+fn is_refused(sub: &mut ExperimentWriter) {
+    let error = sub.flush().unwrap_err();
     assert!(matches!(error, Error::Replaced { .. }), "{error}");
 }
 
 #[test]
 fn another_directory_is_left_alone() {
-    let (tmp, founder, mut sub, path) = hostile();
+    let (tmp, mut sub, path) = hostile();
     let moved = tmp.path().join("moved");
     fs::rename(&path, &moved).unwrap();
     let waits = sub.buffered();
     // A link, even to the true directory; another directory; a file.
     symlink(&moved, &path).unwrap();
-    is_refused(&mut sub, &founder);
+    is_refused(&mut sub);
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    is_refused(&mut sub, &founder);
+    is_refused(&mut sub);
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
     fs::remove_dir(&path).unwrap();
     fs::write(&path, "x").unwrap();
-    is_refused(&mut sub, &founder);
+    is_refused(&mut sub);
     fs::remove_file(&path).unwrap();
-    let gone = sub.flush(founder.dir()).unwrap_err();
+    let gone = sub.flush().unwrap_err();
     assert!(matches!(gone, Error::Io { .. }), "{gone}");
     assert_eq!(sub.buffered(), waits);
     // The true directory again.
     fs::rename(&moved, &path).unwrap();
-    sub.close(founder.dir(), Nanos(1)).unwrap();
+    sub.close(Nanos(1)).unwrap();
     assert_eq!(Experiment::open(&path).unwrap().samples().unwrap().len(), 2);
 }
 
@@ -134,7 +130,7 @@ fn another_file_is_left_alone() {
         "warnings.xml",
     ];
     for name in files {
-        let (tmp, founder, mut sub, path) = hostile();
+        let (tmp, mut sub, path) = hostile();
         let (file, moved) = (path.join(name), tmp.path().join("moved"));
         let outside = tmp.path().join("outside");
         fs::write(&outside, "precious").unwrap();
@@ -148,19 +144,19 @@ fn another_file_is_left_alone() {
             |_: &Path, to: &Path| drop(std::os::unix::net::UnixListener::bind(to).unwrap()),
         ] {
             put(&outside, &file);
-            is_refused(&mut sub, &founder);
+            is_refused(&mut sub);
             assert_eq!(fs::read_to_string(&outside).unwrap(), "precious", "{name}");
             fs::remove_file(&file).unwrap();
         }
         fs::create_dir(&file).unwrap();
-        is_refused(&mut sub, &founder);
+        is_refused(&mut sub);
         fs::remove_dir(&file).unwrap();
         // The true file, but with a second name.
         fs::hard_link(&moved, &file).unwrap();
-        is_refused(&mut sub, &founder);
+        is_refused(&mut sub);
         assert_eq!(fs::read(&moved).unwrap(), before, "{name}");
         fs::remove_file(&moved).unwrap();
-        sub.close(founder.dir(), Nanos(1)).unwrap();
+        sub.close(Nanos(1)).unwrap();
         let experiment = Experiment::open(&path).unwrap();
         assert!(experiment.is_closed());
         assert_eq!(experiment.ticks().unwrap().count(), 2, "{name}");
@@ -177,10 +173,10 @@ fn a_file_is_not_made_over_an_existing_one() {
     let path = founder.dir().path().join(name(5));
     let outside = tmp.path().join("outside");
     symlink(&outside, path.join("profile")).unwrap();
-    assert!(sub.flush(founder.dir()).is_err());
+    assert!(sub.flush().is_err());
     assert!(!outside.exists());
     fs::remove_file(path.join("profile")).unwrap();
-    sub.flush(founder.dir()).unwrap();
+    sub.flush().unwrap();
     let experiment = Experiment::open(&path).unwrap();
     assert_eq!(experiment.ticks().unwrap().count(), 1);
     assert_eq!(experiment.usage().unwrap().len(), 1);

@@ -23,9 +23,9 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
 use gprofng::{columns, display};
 use proptest::prelude::*;
 
@@ -82,13 +82,13 @@ fn gprofng_adds_up_founder_and_subexperiments() {
                 .unwrap();
             // Some flushes are left out.
             if (round + u64::from(pid)) % 3 != 0 {
-                sub.flush(founder.dir()).unwrap();
+                sub.flush().unwrap();
                 assert_eq!(sub.buffered(), 0);
             }
         }
     }
     for sub in subs {
-        sub.close(founder.dir(), Nanos(6 * SECOND)).unwrap();
+        sub.close(Nanos(6 * SECOND)).unwrap();
     }
     let path = founder.close(Nanos(7 * SECOND)).unwrap();
 
@@ -169,7 +169,7 @@ fn a_subexperiment_without_stacks_is_not_skipped() {
     quiet
         .sample(Nanos::ZERO, "start", &UsageRecord::default())
         .unwrap();
-    quiet.close(founder.dir(), Nanos(SECOND)).unwrap();
+    quiet.close(Nanos(SECOND)).unwrap();
     let path = founder.close(Nanos(SECOND)).unwrap();
     let mut names: Vec<_> = fs::read_dir(path.join(name(5)))
         .unwrap()
@@ -182,11 +182,29 @@ fn a_subexperiment_without_stacks_is_not_skipped() {
 }
 
 #[test]
+fn files_that_are_not_of_the_format_wait_for_a_flush_too() {
+    let tmp = tempfile::tempdir().unwrap();
+    let founder = founder(tmp.path());
+    let mut sub = sub(&founder, 5);
+    sub.side_line("lines", "one\n").unwrap();
+    sub.side_line("lines", "two\n").unwrap();
+    assert_eq!(sub.buffered(), 8);
+    sub.flush().unwrap();
+    sub.side_file("whole", b"x").unwrap();
+    let path = sub.close(Nanos(SECOND)).unwrap();
+    let read = |name: &str| fs::read(path.join(name)).unwrap();
+    assert_eq!(
+        (&*read("lines"), &*read("whole")),
+        (&b"one\ntwo\n"[..], &b"x"[..])
+    );
+}
+
+#[test]
 fn names_are_those_that_readers_look_for() {
     let tmp = tempfile::tempdir().unwrap();
     let founder = founder(tmp.path());
     let create =
-        |name: &str| SubexperimentWriter::create(founder.dir(), name, &header(1), run(START));
+        |name: &str| ExperimentWriter::create_sub(founder.dir(), name, &header(1), run(START));
     for name in ["x.er", "_x", "_a/b.er", "_a\0.er", "_../../x.er", ".er", ""] {
         let error = create(name).unwrap_err();
         assert!(matches!(error, Error::BadName { .. }), "{name:?}: {error}");
@@ -198,7 +216,7 @@ fn names_are_those_that_readers_look_for() {
         Error::NameInUse { .. }
     ));
     let bad = LogHeader::default();
-    assert!(SubexperimentWriter::create(founder.dir(), "_y.er", &bad, run(START)).is_err());
+    assert!(ExperimentWriter::create_sub(founder.dir(), "_y.er", &bad, run(START)).is_err());
     assert!(!founder.dir().path().join("_y.er").exists());
 }
 
@@ -261,12 +279,12 @@ fn a_thousand_subexperiments_hold_no_file_open() {
         let stack = sub.stack(&[0x1000], StackEnd::Complete).unwrap();
         sub.tick(&ticks(stack, pid, Microstate::Sleep, 10)).unwrap();
         if pid % 2 == 0 {
-            sub.flush(founder.dir()).unwrap();
+            sub.flush().unwrap();
         }
     }
     assert_eq!(open(), before);
     for sub in subs {
-        sub.close(founder.dir(), Nanos(SECOND)).unwrap();
+        sub.close(Nanos(SECOND)).unwrap();
     }
     assert_eq!(open(), before);
     let path = founder.close(Nanos(SECOND)).unwrap();
@@ -302,7 +320,7 @@ fn write_forever(parent: &Path) -> ! {
         }
         // From some hundred bytes to some hundred kilobytes at once.
         if n % (1 + n % 331) == 0 {
-            sub.flush(founder.dir()).unwrap();
+            sub.flush().unwrap();
         }
     }
     unreachable!()
@@ -389,7 +407,7 @@ fn record() -> impl Strategy<Value = Record> {
     ]
 }
 
-fn add_record(sub: &mut SubexperimentWriter, record: &Record) {
+fn add_record(sub: &mut ExperimentWriter, record: &Record) {
     match record {
         Record::Log(event) => sub.log(event).unwrap(),
         Record::Map(map) => sub.map(map).unwrap(),
@@ -406,7 +424,7 @@ fn add_record(sub: &mut SubexperimentWriter, record: &Record) {
             sub.sample(Nanos(*at_ns), &at_ns.to_string(), &usage)
                 .unwrap();
         }
-        Record::Note(text) => sub.note(text),
+        Record::Note(text) => sub.note(text).unwrap(),
         Record::Warning(text) => sub.warning(Nanos(1), text).unwrap(),
         Record::Flush => {}
     }
@@ -475,20 +493,20 @@ proptest! {
         let tmp = tempfile::tempdir().unwrap();
         let founder = founder(tmp.path());
         let (mut often, mut once) = (sub(&founder, 5), {
-            SubexperimentWriter::create(founder.dir(), "_o.er", &header(5), run(START + 7)).unwrap()
+            ExperimentWriter::create_sub(founder.dir(), "_o.er", &header(5), run(START + 7)).unwrap()
         });
         for record in &all {
             add_record(&mut often, record);
             add_record(&mut once, record);
             if matches!(record, Record::Flush) {
-                often.flush(founder.dir()).unwrap();
+                often.flush().unwrap();
                 prop_assert_eq!(often.buffered(), 0);
                 let size: usize = files(&founder.dir().path().join(name(5))).values().map(Vec::len).sum();
                 prop_assert_eq!(often.bytes_written(), size as u64);
             }
         }
-        often.close(founder.dir(), Nanos(9)).unwrap();
-        once.close(founder.dir(), Nanos(9)).unwrap();
+        often.close(Nanos(9)).unwrap();
+        once.close(Nanos(9)).unwrap();
         let often = founder.dir().path().join(name(5));
         let once = founder.dir().path().join("_o.er");
         prop_assert!(files(&often) == files(&once));

@@ -23,7 +23,6 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent};
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::is_printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
@@ -178,7 +177,7 @@ fn made(parent: &Path) {
         .side_line("threads.jsonl", &format!("{line}\n"))
         .unwrap();
     let name = format!("_{HOSTILE}_PID_7.1.er");
-    let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header(7), run).unwrap();
+    let mut sub = ExperimentWriter::create_sub(founder.dir(), &name, &header(7), run).unwrap();
     sub.log(&thread).unwrap();
     sub.map(&MapEvent::Segment {
         at_ns: Nanos::ZERO,
@@ -227,7 +226,7 @@ fn made(parent: &Path) {
         };
         sub.counted(&event).unwrap();
     }
-    sub.close(founder.dir(), Nanos(1_500_000_000)).unwrap();
+    sub.close(Nanos(1_500_000_000)).unwrap();
     founder.close(Nanos(2_000_000_000)).unwrap();
 }
 

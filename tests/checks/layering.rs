@@ -125,7 +125,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "experiment-format/src",
         &[
-            &["writer", "subexperiment"],
+            &["writer"],
             &["reader", "functions", "packed", "copies"],
             &["directory", "file", "address_space"],
             &["map", "dynamic_code"],

@@ -1,5 +1,4 @@
-//! Encodes the events of a log that is being written. Shared by the writers of experiments and of
-//! subexperiments.
+//! Encodes the events of a log that is being written.
 
 use crate::Result;
 use crate::log::encode::refused;

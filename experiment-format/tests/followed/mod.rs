@@ -8,7 +8,6 @@ use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackUid;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 
@@ -49,8 +48,8 @@ pub(crate) fn name(pid: u32) -> String {
     format!("_program{pid}_PID_{pid}.1.er")
 }
 
-pub(crate) fn sub(founder: &ExperimentWriter, pid: u32) -> SubexperimentWriter {
-    SubexperimentWriter::create(founder.dir(), &name(pid), &header(pid), run(START + 7)).unwrap()
+pub(crate) fn sub(founder: &ExperimentWriter, pid: u32) -> ExperimentWriter {
+    ExperimentWriter::create_sub(founder.dir(), &name(pid), &header(pid), run(START + 7)).unwrap()
 }
 
 pub(crate) fn function(vaddr: u64, name: &str) -> MapEvent {

@@ -270,7 +270,6 @@ impl Router {
             let began = self.recording_changes.iter().find(|(_, on)| *on);
             let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
             let created = Subexperiment::create(
-                self.founder.dir(),
                 &self.inherited,
                 &mut self.names,
                 (process, first, began_ns),
@@ -418,7 +417,7 @@ impl Router {
         experiment.report_all_used(context.code);
         self.finished.push(experiment.summary());
         self.finished_bytes += experiment.bytes_written();
-        let result = experiment.close(self.founder.dir(), exited.unwrap_or(at_ns));
+        let result = experiment.close(exited.unwrap_or(at_ns));
         self.note(result);
     }
 
@@ -457,8 +456,7 @@ impl Router {
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             let current = tracker.has_its_number(*instance);
-            let dir = self.founder.dir();
-            result = result.and(experiment.maintain(dir, now_ns, current, code));
+            result = result.and(experiment.maintain(now_ns, current, code));
         }
         self.note(result);
     }
@@ -467,7 +465,7 @@ impl Router {
     pub fn flush(&mut self) {
         let mut result = Ok(());
         for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.flush(self.founder.dir()));
+            result = result.and(experiment.flush());
         }
         self.note(result);
     }

@@ -4,7 +4,6 @@ mod followed_process;
 mod header;
 
 use experiment_format::Result;
-use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
@@ -64,7 +63,6 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn create(
-        dir: &ExperimentDir,
         inherited: &Inherited,
         names: &mut DirectoryNames,
         (process, first, began_ns): (&TrackedProcess, &FirstRecord, Nanos),
@@ -83,7 +81,8 @@ impl Subexperiment {
             None => names.next(&first.name, pid),
         };
         let header = header(inherited, &facts, pid, &first.name);
-        let mut collector = Collector::create(dir, &directory, &header, inherited.run, budget)?;
+        let mut collector =
+            Collector::create(&inherited.dir, &directory, &header, inherited.run, budget)?;
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(Nanos::ZERO, |space| space.since_ns());
         // From when its exact times count; another process may have the number by now.
@@ -397,13 +396,7 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn maintain(
-        &mut self,
-        dir: &ExperimentDir,
-        now_ns: Nanos,
-        current: bool,
-        code: &mut LoadedCode,
-    ) -> Result<()> {
+    pub fn maintain(&mut self, now_ns: Nanos, current: bool, code: &mut LoadedCode) -> Result<()> {
         let (mut result, mut mapped) = (Ok(()), Default::default());
         if current {
             mapped = code.code_areas(self.pid);
@@ -416,15 +409,15 @@ impl Subexperiment {
                 .and(self.collector.write_function_codes(&codes))
                 .and(self.write_functions(&changes, &mapped));
         }
-        result.and(self.collector.maintain(dir, now_ns))
+        result.and(self.collector.maintain(now_ns))
     }
 
     /// Writes what waits in memory.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn flush(&mut self, dir: &ExperimentDir) -> Result<()> {
-        self.collector.flush(dir)
+    pub fn flush(&mut self) -> Result<()> {
+        self.collector.flush()
     }
 
     /// Reports the load objects in which stacks were since the last time, for `-A usedldobjects`.
@@ -495,8 +488,8 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, dir: &ExperimentDir, at_ns: Nanos) -> Result<()> {
-        self.collector.close(dir, at_ns.max(self.last_ns))
+    pub fn close(self, at_ns: Nanos) -> Result<()> {
+        self.collector.close(at_ns.max(self.last_ns))
     }
 }
 

@@ -10,7 +10,6 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
@@ -47,7 +46,7 @@ pub(crate) fn traced(
     parent: &Path,
     table: &ProfileDecl,
     objects: &[(&str, u64, &[&str])],
-) -> (ExperimentWriter, SubexperimentWriter) {
+) -> (ExperimentWriter, ExperimentWriter) {
     let request = NameRequest::Exactly("ktest.1.er".into());
     let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
     for (name, base, functions) in objects {
@@ -65,7 +64,7 @@ pub(crate) fn traced(
         header
     });
     let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
-    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
+    let mut sub = ExperimentWriter::create_sub(founder.dir(), SUB, &of_sort, run).unwrap();
     for (name, base, _) in objects {
         sub.map(&map(*base, name)).unwrap();
     }
@@ -250,7 +249,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     ]
     .map(str::to_owned)
     .into();
-    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
+    let mut sub = ExperimentWriter::create_sub(founder.dir(), SUB, &of_sort, run).unwrap();
     sub.map(&map(KERNEL, "vmlinux")).unwrap();
     sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
     sub.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
@@ -301,6 +300,6 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     let states = [(User, 300), (System, 50), (WaitCpu, 70)];
     sub.sample(Nanos(1_000_000_000), "stop", &usage(1, &states))
         .unwrap();
-    sub.close(founder.dir(), later.program_exit_ns).unwrap();
+    sub.close(later.program_exit_ns).unwrap();
     founder.close(Nanos(2_000_000_000)).unwrap()
 }

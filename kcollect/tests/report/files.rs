@@ -67,7 +67,7 @@ pub(crate) fn traced(parent: &Path) {
             sub.called(&event).unwrap();
         }
     }
-    sub.close(founder.dir(), Nanos(10_000_000)).unwrap();
+    sub.close(Nanos(10_000_000)).unwrap();
     founder.close(Nanos(10_000_000)).unwrap();
 }
 

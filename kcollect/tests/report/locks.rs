@@ -53,7 +53,7 @@ pub(crate) fn traced(parent: &Path) {
         })
         .unwrap();
     }
-    sub.close(founder.dir(), Nanos(10_000_000)).unwrap();
+    sub.close(Nanos(10_000_000)).unwrap();
     founder.close(Nanos(10_000_000)).unwrap();
 }
 

@@ -16,7 +16,6 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::{StackEnd, StackUid};
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 
@@ -96,7 +95,7 @@ impl Plan {
                     sub.tick(&tick)?;
                 }
             }
-            sub.close(founder.dir(), Nanos(END))?;
+            sub.close(Nanos(END))?;
         }
         self.write_exact_times(&mut founder)?;
         founder.close(Nanos(END))
@@ -149,10 +148,10 @@ impl Plan {
     }
 
     /// Makes a subexperiment without ticks.
-    fn sub(&self, founder: &ExperimentWriter, pid: u32) -> Result<SubexperimentWriter> {
+    fn sub(&self, founder: &ExperimentWriter, pid: u32) -> Result<ExperimentWriter> {
         let name = format!("_program{pid}_PID_{pid}.1.er");
         let header = header(pid, self.tick_us, false);
-        let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header, RUN)?;
+        let mut sub = ExperimentWriter::create_sub(founder.dir(), &name, &header, RUN)?;
         for event in maps(self.functions) {
             sub.map(&event)?;
         }
@@ -225,10 +224,10 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
                 sub.tick(&tick)?;
             }
             if sub.buffered() > 1 << 20 {
-                sub.flush(founder.dir())?;
+                sub.flush()?;
             }
         }
-        sub.close(founder.dir(), Nanos(END))?;
+        sub.close(Nanos(END))?;
     }
     for second in 1..=60 {
         for pid in 1..10 {

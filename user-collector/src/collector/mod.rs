@@ -11,6 +11,7 @@ mod used_objects;
 mod written_maps;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
@@ -23,10 +24,10 @@ use experiment_format::packet::{
     WEIGHT_OF_ONE,
 };
 use experiment_format::stacks::{StackEnd, StackUid};
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
 
 use crate::allocators::BlockChange;
 use crate::jit::{self, FunctionCode, JitChange};
@@ -107,7 +108,7 @@ struct Segment {
 /// A followed process's experiment, being written.
 #[derive(Debug)]
 pub struct Collector {
-    writer: SubexperimentWriter,
+    writer: ExperimentWriter,
     pid: Pid,
     start_ns: Nanos,
     group: String,
@@ -157,7 +158,7 @@ impl Collector {
     /// # Errors
     /// It can't be written.
     pub fn create(
-        founder: &ExperimentDir,
+        founder: &Rc<ExperimentDir>,
         name: &str,
         header: &LogHeader,
         run: StartTime,
@@ -165,7 +166,7 @@ impl Collector {
     ) -> Result<Collector> {
         let start_ns = run.tstamp_ns;
         Ok(Collector {
-            writer: SubexperimentWriter::create(founder, name, header, run)?,
+            writer: ExperimentWriter::create_sub(founder, name, header, run)?,
             pid: header.pid,
             start_ns,
             group: format!("pid {}", header.pid),
@@ -690,7 +691,7 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn maintain(&mut self, founder: &ExperimentDir, now_ns: Nanos) -> Result<()> {
+    pub fn maintain(&mut self, now_ns: Nanos) -> Result<()> {
         let buffered = self.writer.buffered();
         if buffered == 0
             || (buffered < FLUSH_BYTES && now_ns.saturating_sub(self.flushed_ns) < FLUSH_AFTER_NS)
@@ -698,22 +699,22 @@ impl Collector {
             return Ok(());
         }
         self.flushed_ns = now_ns;
-        self.writer.flush(founder)
+        self.writer.flush()
     }
 
     /// Writes all buffered data.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn flush(&mut self, founder: &ExperimentDir) -> Result<()> {
-        self.writer.flush(founder)
+    pub fn flush(&mut self) -> Result<()> {
+        self.writer.flush()
     }
 
     /// Ends the experiment at an instant.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn close(mut self, founder: &ExperimentDir, at_ns: Nanos) -> Result<()> {
+    pub fn close(mut self, at_ns: Nanos) -> Result<()> {
         let at_ns = self.relative_ns(at_ns);
         let (mappings, functions) = (self.unwritten_mappings, self.unwritten_functions);
         if mappings > 0 {
@@ -729,7 +730,7 @@ impl Collector {
             );
             self.writer.warning(at_ns, &text)?;
         }
-        self.writer.close(founder, at_ns)
+        self.writer.close(at_ns).map(drop)
     }
 
     /// Converts a time of the events' clock to the experiment's time, which counts from its start.

@@ -14,7 +14,6 @@ use crate::space::MappedFile;
 /// A collector in a directory of its own.
 struct Made {
     parent: TempDir,
-    founder: ExperimentDir,
     collector: Collector,
     budget: ByteBudget,
     kernel: ObjectMaps,
@@ -25,6 +24,7 @@ impl Made {
         let parent = tempfile::tempdir().unwrap();
         let request = NameRequest::Exactly("x.er".to_owned());
         let (founder, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
+        let founder = Rc::new(founder);
         let header = LogHeader {
             system: System {
                 arch: "x86_64".into(),
@@ -40,7 +40,6 @@ impl Made {
         let collector = Collector::create(&founder, name, &header, run, budget.clone()).unwrap();
         Made {
             parent,
-            founder,
             collector,
             budget,
             kernel: ObjectMaps::default(),
@@ -90,7 +89,7 @@ impl Made {
 
     /// Closes it, and returns what began (its address), and what ended (negative), as written.
     fn close(self) -> Vec<i64> {
-        self.collector.close(&self.founder, Nanos(99)).unwrap();
+        self.collector.close(Nanos(99)).unwrap();
         let path = self.parent.path().join("x.er/_x_PID_7.1.er");
         let maps = Experiment::open(&path).unwrap().maps().unwrap();
         let number = |event: MapEvent| match event {
@@ -236,7 +235,7 @@ fn a_function_takes_the_place_of_its_file() {
         .unwrap();
     made.map(5, 100);
     made.tick(6, &[105]);
-    made.collector.close(&made.founder, Nanos(99)).unwrap();
+    made.collector.close(Nanos(99)).unwrap();
     let path = made.parent.path().join("x.er/_x_PID_7.1.er");
     let maps = Experiment::open(&path).unwrap().maps().unwrap();
     let kinds: Vec<_> = maps

@@ -8,6 +8,7 @@
 mod frames;
 
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use bpf::UserStackCapture;
 use bpf_abi::{RecordHeader, ThreadRecord};
@@ -114,6 +115,7 @@ impl Founder {
                 let mut kernel = ObjectMaps::default();
                 kernel.extend(maps);
                 let inherited = Inherited {
+                    dir: Rc::clone(founder.writer.dir()),
                     header,
                     run,
                     kernel,
@@ -122,7 +124,7 @@ impl Founder {
             }
             Err(error) => {
                 // The first error is the one to report.
-                let _ = founder.writer.discard();
+                let _ = founder.discard();
                 Err(error)
             }
         }
@@ -147,7 +149,7 @@ impl Founder {
         if self.archive == Archive::Off {
             return Ok(Vec::new());
         }
-        let dirs = (self.writer.dir(), older);
+        let dirs = (self.dir(), older);
         let maps = kernel.archive(dirs, self.archive, say)?;
         self.kernel_objects(&maps)?;
         Ok(maps)
@@ -420,7 +422,7 @@ impl Founder {
     /// # Errors
     /// When it can't be removed.
     pub fn discard(self) -> Result<(), Error> {
-        self.writer.discard()
+        self.writer.dir().remove_all()
     }
 
     /// Closes the experiment. `stopped_ns` is when recording stopped.

@@ -1,7 +1,10 @@
 //! The header of the founder's `log.xml`: how the experiment was recorded.
 
+use std::rc::Rc;
+
 use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
+use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent};
@@ -17,6 +20,8 @@ use crate::record::dry_run;
 /// The part of the founder that all subexperiments share.
 #[derive(Debug)]
 pub struct Inherited {
+    /// The founder's directory, in which theirs are.
+    pub dir: Rc<ExperimentDir>,
     /// The founder's header.
     pub header: LogHeader,
     /// The start of the run, which all times are relative to.

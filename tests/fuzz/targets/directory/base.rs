@@ -21,7 +21,6 @@ use experiment_format::packet::{
     SyncThreshold,
 };
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
@@ -147,7 +146,7 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
 /// A process with a program whose lines are known.
 fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     let header = header(7, "/usr/bin/sort -n x");
-    let mut sub = SubexperimentWriter::create(founder.dir(), "_sort_PID_7.1.er", &header, run)?;
+    let mut sub = ExperimentWriter::create_sub(founder.dir(), "_sort_PID_7.1.er", &header, run)?;
     sub.map(&segment(KERNEL, 0x4000, 0x1000, "vmlinux"))?;
     sub.map(&segment(PROGRAM, 0x1000, 0, "/usr/bin/sort"))?;
     sub.map(&segment(
@@ -226,13 +225,14 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         sub.sample(Nanos(second * SECOND), "periodic", &usage(second))?;
     }
     sub.warning(Nanos(5), "a table was late")?;
-    Ok(sub.close(founder.dir(), Nanos(2 * SECOND))?)
+    sub.close(Nanos(2 * SECOND))?;
+    Ok(())
 }
 
 /// A process with JIT functions.
 fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     let header = header(8, "/usr/bin/jit");
-    let mut sub = SubexperimentWriter::create(founder.dir(), "_jit_PID_8.1.er", &header, run)?;
+    let mut sub = ExperimentWriter::create_sub(founder.dir(), "_jit_PID_8.1.er", &header, run)?;
     sub.log(&thread(9, "jit", "jit, pid 8"))?;
     for (at_ns, name) in [(0, "made"), (SECOND / 4, "made again")] {
         sub.map(&MapEvent::Function {
@@ -254,7 +254,8 @@ fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
             sub.tick(&tick)?;
         }
     }
-    Ok(sub.close(founder.dir(), Nanos(2 * SECOND))?)
+    sub.close(Nanos(2 * SECOND))?;
+    Ok(())
 }
 
 fn kernel() -> ElfImage<'static> {
