@@ -6,9 +6,9 @@
 //! its record, and would show a record without its event as `<unknown>`).
 //!
 //! The two kinds differ in how bytes reach the files. The machine's experiment is one, with many
-//! packets a second, so its files are held open and written at once. Subexperiments may be thousands
-//! with little data each, so their files are closed, and what is added waits in memory until
-//! [`ExperimentWriter::flush`] (`output_file`).
+//! packets a second, so its files are held open and written at once. Subexperiments may be
+//! thousands with little data each, so their files are closed, and what is added waits in memory
+//! until [`ExperimentWriter::flush`] (`output_file`).
 //!
 //! # A flush
 //!

@@ -191,7 +191,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["record::dispatch"],
             &["record::user"],
             &["record::route"],
-            &["record::subexperiment"],
+            &["record::process_writer"],
             &["record::kernel"],
             &["record::user_stacks"],
             &["record::archives"],
@@ -236,7 +236,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "user-collector/src",
         &[
-            &["collector"],
+            &["written_code"],
             &["loaded_code"],
             &["objects"],
             &["archive"],

@@ -1,5 +1,5 @@
 //! The user side of a recording, without the BPF programs: processes, their address spaces and
-//! files as functions of time, and the subexperiments of those that are followed.
+//! files as functions of time, and what is written of those that are followed.
 //!
 //! | module | holds |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | [`io_calls`] | system calls that do I/O, and the names of their descriptors |
 //! | [`allocators`] | the functions of allocators, and the blocks that they allocate |
 //! | [`memory`] | the growth of a process's memory, from its system calls |
-//! | [`collector`] | the writer of a subexperiment |
+//! | [`written_code`] | what a process's experiment has of its mappings and JIT functions |
 //!
 //! Input is the perf side-band and a snapshot of `/proc`, in the order of time; queries are in the
 //! same order. Only [`objects`], [`jit`], [`archive`], [`allocators`], the facts of [`process`] and
@@ -25,7 +25,6 @@
 
 pub mod allocators;
 pub mod archive;
-pub mod collector;
 pub mod files;
 pub mod follow;
 pub mod io_calls;
@@ -37,3 +36,4 @@ pub mod objects;
 pub mod process;
 pub mod space;
 pub mod unwind;
+pub mod written_code;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bpf_abi::RecordHeader;
 use bpf_abi::layout::ALLOCATION_CALL_SITE;
-use experiment_format::ids::{Pid, Tid};
+use experiment_format::ids::{Pid, StackUid, Tid};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{Detail, IoOperation};
+use experiment_format::packet::{ClockTick, CounterEvent, Detail, IoOperation};
 use experiment_format::units::{Nanos, Ticks};
 use user_collector::allocators::BlockChange;
 use user_collector::join::StackSeries;
@@ -74,6 +74,39 @@ pub struct StateInterval {
     pub ticks: Ticks,
     /// Details of the state.
     pub detail: Detail,
+}
+
+impl StateInterval {
+    /// The packet of a thread or of a CPU, with the number of its stack.
+    #[must_use]
+    pub fn packet(&self, header: &RecordHeader, stack: StackUid) -> ClockTick {
+        ClockTick {
+            cpu: header.cpu,
+            time_ns: header.time_ns(),
+            stack,
+            tid: header.tid(),
+            pid: header.pid(),
+            state: self.state,
+            ticks: self.ticks,
+            detail: self.detail.number(),
+        }
+    }
+}
+
+impl OverflowEvent {
+    /// The packet of a thread or of a CPU, with the number of its stack.
+    #[must_use]
+    pub fn packet(&self, header: &RecordHeader, stack: StackUid) -> CounterEvent {
+        CounterEvent {
+            cpu: header.cpu,
+            time_ns: header.time_ns(),
+            stack,
+            tid: header.tid(),
+            pid: header.pid(),
+            tag: self.tag,
+            value: self.value,
+        }
+    }
 }
 
 impl ThreadActivity {

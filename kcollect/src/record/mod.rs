@@ -1,5 +1,5 @@
 //! One recording. Data go one way: [`input`] → [`dispatch`] → [`user`] → [`route`] → the writers,
-//! [`kernel::founder`] and [`subexperiment`]; [`session`] starts, runs and stops it.
+//! [`kernel::founder`] and [`process_writer`]; [`session`] starts, runs and stops it.
 
 pub mod activity;
 pub mod archives;
@@ -11,9 +11,9 @@ pub mod input;
 pub mod kernel;
 mod packing;
 pub mod problem;
+pub mod process_writer;
 pub mod route;
 pub mod session;
-pub mod subexperiment;
 pub mod summary;
 pub mod targets;
 pub mod user;

@@ -20,13 +20,13 @@ use experiment_format::directory::{DirectoryState, ExperimentDir};
 use experiment_format::log::LogEvent;
 use experiment_format::units::Nanos;
 use experiment_format::{Error, Result};
-use user_collector::collector::ByteBudget;
 use user_collector::follow::FollowPolicy;
 use user_collector::jit::SharedJit;
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::{DirectoryNames, ExitFacts, ProcessTracker};
 use user_collector::process::{ProcessInstance, ProcessTable, TrackedProcess};
 use user_collector::space::Mapping;
+use user_collector::written_code::ByteBudget;
 
 use super::activity::{ThreadActivity, TypedHeader};
 use super::kernel::accounts::{Accounts, LivingThreads};
@@ -34,7 +34,7 @@ use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
 use super::kernel::header::Inherited;
 use super::kernel::process_usage::ProcessUsage;
-use super::subexperiment::{FollowedProcess, Subexperiment};
+use super::process_writer::{FollowedProcess, ProcessWriter};
 use super::user_stacks::resolve_stack::relatives;
 use super::user_stacks::user_stack::UserStack;
 use crate::plan::Plan;
@@ -103,7 +103,7 @@ pub struct Router {
     last_threads: LivingThreads,
     /// How many of them lack the time since the sample before: see [`Accounts::unclosed`].
     pub unclosed_threads: u64,
-    subexperiments: BTreeMap<ProcessInstance, Box<Subexperiment>>,
+    subexperiments: BTreeMap<ProcessInstance, Box<ProcessWriter>>,
     names: DirectoryNames,
     held: BTreeMap<ProcessInstance, Vec<Held>>,
     held_activities: usize,
@@ -269,7 +269,7 @@ impl Router {
         {
             let began = self.recording_changes.iter().find(|(_, on)| *on);
             let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
-            let created = Subexperiment::create(
+            let created = ProcessWriter::create(
                 &self.inherited,
                 &mut self.names,
                 (process, first, began_ns),
@@ -291,7 +291,7 @@ impl Router {
         }
     }
 
-    fn begin(&mut self, instance: ProcessInstance, mut experiment: Subexperiment) {
+    fn begin(&mut self, instance: ProcessInstance, mut experiment: ProcessWriter) {
         let kernel = &self.inherited.kernel;
         let mut result = experiment.log(self.founder.start_ns(), opening_pause);
         for (at, on) in &self.recording_changes {
@@ -385,7 +385,7 @@ impl Router {
     fn with(
         &mut self,
         instance: ProcessInstance,
-        write: impl FnOnce(&mut Subexperiment) -> Result<()>,
+        write: impl FnOnce(&mut ProcessWriter) -> Result<()>,
     ) {
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
             let result = write(experiment);

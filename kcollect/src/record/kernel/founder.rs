@@ -25,9 +25,9 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
-use user_collector::collector::ObjectMaps;
 use user_collector::process::ThreadNames;
 use user_collector::process::{ProcessInfo, ProcessTable};
+use user_collector::written_code::ObjectMaps;
 
 use self::frames::ArtificialFrames;
 use super::accounts::Accounts;

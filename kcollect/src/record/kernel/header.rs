@@ -10,7 +10,7 @@ use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent};
 use experiment_format::units::Nanos;
 use nix::unistd::{getpgrp, getppid, getsid};
-use user_collector::collector::ObjectMaps;
+use user_collector::written_code::ObjectMaps;
 
 use super::counter_tags;
 use super::machine_description;

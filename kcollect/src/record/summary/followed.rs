@@ -9,7 +9,7 @@ use user_collector::join::JoinCounts;
 use user_collector::objects::UnwindTableCounts;
 
 use crate::record::dispatch::Dispatcher;
-use crate::record::subexperiment::FollowedProcess;
+use crate::record::process_writer::FollowedProcess;
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;
 

@@ -12,7 +12,7 @@ use super::budget::BudgetChangeSummary;
 use super::followed::FollowLosses;
 use super::*;
 use crate::record::governor::BudgetLevel;
-use crate::record::subexperiment::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
+use crate::record::process_writer::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
 use crate::record::user::ProbeCounts;
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::record::input::inputs::Inputs;
 use crate::record::input::totals::Totals;
-use crate::record::subexperiment::{FollowedProcess, IoCounts, MemoryCounts};
+use crate::record::process_writer::{FollowedProcess, IoCounts, MemoryCounts};
 use crate::record::user::ProbeCounts;
 
 /// A counter that was recorded.

@@ -1,38 +1,55 @@
 //! The experiment of one followed process: what it is made from, and what is written into it.
+//!
+//! It has the ticks and events of its threads, with stacks of kernel frames and the user frames
+//! that called them; changes of what is mapped; JIT functions; names of threads; and samples of the
+//! whole process. All of that comes in time order, and is written in batches: there may be
+//! thousands of such experiments.
 
 mod followed_process;
 mod header;
 
+use bpf_abi::RecordHeader;
 use experiment_format::Result;
 use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
-use experiment_format::stacks::StackEnd;
+use experiment_format::packet::{HeapEvent, HeapKind, IoEvent, SyncEvent, WEIGHT_OF_ONE};
+use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
-use user_collector::collector::{ByteBudget, Collector, ObjectMaps, StateTicks, ThreadStack};
+use experiment_format::writer::ExperimentWriter;
 use user_collector::jit::{JitChange, JitWatch, SharedJit, is_anonymous};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
 use user_collector::process::maps_of_ancestors;
 use user_collector::process::{Cgroup, ExitFacts, ProcDir, ProcessFacts};
-use user_collector::process::{FirstRecord, TrackedProcess};
+use user_collector::process::{FirstRecord, ThreadNames, TrackedProcess};
 use user_collector::space::Mapping;
+use user_collector::written_code::{ByteBudget, ObjectMaps, UsedObjects, WrittenCode};
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
 use self::header::{group_comments, header};
-use super::activity::{
-    ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, TypedHeader,
-};
+use super::activity::{ActivityKind, ThreadActivity, ThreadEvent, TypedHeader};
 use super::kernel::header::Inherited;
 use super::kernel::periodic::{PERIODIC, PeriodicSamples};
 use super::user_stacks::user_stack::{StackCounts, UserStack};
 
+/// Size at which buffered data are written.
+const FLUSH_BYTES: usize = 64 << 10;
+/// Age at which buffered data are written.
+const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(5);
+
 /// The experiment of a followed process, being written.
 #[derive(Debug)]
-pub struct Subexperiment {
+pub struct ProcessWriter {
     pid: Pid,
-    collector: Collector,
+    writer: ExperimentWriter,
+    start_ns: Nanos,
+    /// The group of its threads: their process.
+    group: String,
+    names: ThreadNames,
+    code: WrittenCode,
     jit: Option<JitWatch>,
     /// The statistics of the programs that it executed before.
     previous_jit: JitStats,
@@ -43,6 +60,8 @@ pub struct Subexperiment {
     counts: StackCounts,
     cpu_counts: StackCounts,
     ticks: Ticks,
+    /// Packets of ticks that were written.
+    packets: u64,
     lock_waits: (u64, Nanos),
     io_calls: IoCounts,
     memory: MemoryCounts,
@@ -54,9 +73,10 @@ pub struct Subexperiment {
     /// The sample of its exit is written.
     sampled_exit: bool,
     unread_at_exit: bool,
+    flushed_ns: Nanos,
 }
 
-impl Subexperiment {
+impl ProcessWriter {
     /// Creates the experiment of a chosen process. Recording started at `began_ns`. `relatives` are
     /// processes that are likely to see the same files.
     ///
@@ -68,7 +88,7 @@ impl Subexperiment {
         (process, first, began_ns): (&TrackedProcess, &FirstRecord, Nanos),
         code: &mut LoadedCode,
         (relatives, budget): (&[Pid], ByteBudget),
-    ) -> Result<Subexperiment> {
+    ) -> Result<ProcessWriter> {
         let pid = process.pid;
         let proc = ProcDir::open(pid).ok();
         let of_number = proc.map(|proc| (ProcessFacts::read(&proc), proc));
@@ -81,22 +101,21 @@ impl Subexperiment {
             None => names.next(&first.name, pid),
         };
         let header = header(inherited, &facts, pid, &first.name);
-        let mut collector =
-            Collector::create(&inherited.dir, &directory, &header, inherited.run, budget)?;
+        let mut writer =
+            ExperimentWriter::create_sub(&inherited.dir, &directory, &header, inherited.run)?;
+        let run_ns = inherited.run.tstamp_ns;
+        let mut written = WrittenCode::new(run_ns, budget, code.objects.needs_used());
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(Nanos::ZERO, |space| space.since_ns());
         // From when its exact times count; another process may have the number by now.
         let start_ns = since.max(began_ns).min(first.at_ns);
         let nothing = UsageRecord {
             time_ns: start_ns,
-            created_ns: inherited.run.tstamp_ns,
+            created_ns: run_ns,
             ..UsageRecord::default()
         };
-        collector.write_sample(start_ns, "start", &nothing)?;
-        if code.objects.needs_used() {
-            collector.note_used_objects();
-        }
-        let since = since.max(inherited.run.tstamp_ns);
+        writer.sample(start_ns.saturating_sub(run_ns), "start", &nothing)?;
+        let since = since.max(run_ns);
         // What a previous program had mapped ends at an instant; functions, which must not overlap
         // it, begin after it.
         let mut jit =
@@ -111,7 +130,7 @@ impl Subexperiment {
                     watch.mapped(since, mapping.start, mapping.end, &mapping.file.path);
                 }
             }
-            collector.write_mappings(&changes, |mapping| {
+            written.write_mappings(&mut writer, &changes, |mapping| {
                 objects.followed(pid, relatives, mapping)
             })?;
         }
@@ -127,9 +146,13 @@ impl Subexperiment {
                 let forked_ns = process.forked_ns.or_else(|| facts.started_ns());
                 watch.inherit(&maps, &files, forked_ns.unwrap_or(first.at_ns))
             });
-        let mut experiment = Subexperiment {
+        let mut experiment = ProcessWriter {
             pid,
-            collector,
+            writer,
+            start_ns: run_ns,
+            group: format!("pid {pid}"),
+            names: ThreadNames::default(),
+            code: written,
             jit,
             previous_jit: JitStats::default(),
             mpi_rank: facts.mpi_rank,
@@ -138,6 +161,7 @@ impl Subexperiment {
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
             ticks: Ticks::ZERO,
+            packets: 0,
             lock_waits: (0, Nanos::ZERO),
             io_calls: IoCounts::default(),
             memory: MemoryCounts::default(),
@@ -146,6 +170,7 @@ impl Subexperiment {
             periodic: PeriodicSamples::default(),
             sampled_exit: false,
             unread_at_exit: false,
+            flushed_ns: run_ns,
         };
         experiment.write_functions(&inherited.unwrap_or_default(), &mapped)?;
         Ok(experiment)
@@ -163,6 +188,99 @@ impl Subexperiment {
         kernel: &ObjectMaps,
     ) -> Result<()> {
         let header = &activity.header;
+        self.last_ns = self.last_ns.max(header.time_ns());
+        self.count(activity, stack);
+        let stack = self.stack(activity, stack, kernel)?;
+        let (cpu, tid, pid, time_ns) = (header.cpu, header.tid(), self.pid, header.time_ns());
+        match &activity.kind {
+            ActivityKind::Interval(interval) => {
+                self.packets += 1;
+                self.writer.tick(&interval.packet(header, stack))
+            }
+            ActivityKind::Event(ThreadEvent::Overflow(overflow)) => {
+                self.writer.counted(&overflow.packet(header, stack))
+            }
+            ActivityKind::Event(ThreadEvent::LockWait(wait)) => self.writer.waited(&SyncEvent {
+                cpu,
+                requested_ns: wait.begin_ns,
+                ended_ns: time_ns,
+                stack,
+                tid,
+                pid,
+                object: wait.object,
+                kind: wait.kind,
+            }),
+            ActivityKind::Event(ThreadEvent::IoCall(call)) => self.writer.called(&IoEvent {
+                cpu,
+                stack,
+                tid,
+                pid,
+                operation: call.operation.clone(),
+            }),
+            ActivityKind::Event(ThreadEvent::Memory { change, .. }) => {
+                self.writer.allocated(&HeapEvent {
+                    cpu,
+                    time_ns,
+                    stack,
+                    tid,
+                    pid,
+                    kind: change.kind,
+                    bytes: change.bytes,
+                    address: change.address,
+                    own_bytes: change.bytes,
+                    weight: WEIGHT_OF_ONE,
+                })
+            }
+            ActivityKind::Event(ThreadEvent::Block(change)) => self.writer.allocated(&HeapEvent {
+                cpu,
+                time_ns,
+                stack,
+                tid,
+                pid,
+                kind: if change.freed {
+                    HeapKind::Freed
+                } else {
+                    HeapKind::Allocated
+                },
+                bytes: change.weighted_bytes,
+                address: change.address,
+                own_bytes: change.bytes,
+                weight: change.weight,
+            }),
+        }
+    }
+
+    /// Adds what a thread did to the sums of the summary.
+    fn count(&mut self, activity: &ThreadActivity, stack: Option<&UserStack>) {
+        let header = &activity.header;
+        match &activity.kind {
+            ActivityKind::Interval(interval) => {
+                let ticks = interval.ticks;
+                self.counts.add(stack, header, ticks);
+                if interval.state.in_total_cpu() {
+                    self.cpu_counts.add(stack, header, ticks);
+                }
+                self.ticks += ticks;
+            }
+            ActivityKind::Event(ThreadEvent::Overflow(_)) => {}
+            ActivityKind::Event(ThreadEvent::LockWait(wait)) => {
+                self.lock_waits.0 += 1;
+                self.lock_waits.1 += header.time_ns().saturating_sub(wait.begin_ns);
+            }
+            ActivityKind::Event(ThreadEvent::IoCall(call)) => self.io_calls.add(&call.operation),
+            ActivityKind::Event(ThreadEvent::Memory { change, .. }) => self.memory.add(change),
+            ActivityKind::Event(ThreadEvent::Block(change)) => self.memory.add_block(change),
+        }
+    }
+
+    /// Interns the stack of what a thread did, after writing the name of the thread if it is new.
+    fn stack(
+        &mut self,
+        activity: &ThreadActivity,
+        stack: Option<&UserStack>,
+        kernel: &ObjectMaps,
+    ) -> Result<StackUid> {
+        let header = &activity.header;
         let (user, end): (&[u64], _) = match stack {
             Some(stack) => (&stack.frames, stack.mark()),
             None if header.exiting || header.user_worker => (&[], StackEnd::Complete),
@@ -173,60 +291,26 @@ impl Subexperiment {
             _ => end,
         };
         let frames: Vec<u64> = activity.kernel.iter().chain(user).copied().collect();
-        self.last_ns = self.last_ns.max(header.time_ns());
-        let thread = ThreadStack {
-            at_ns: header.time_ns(),
-            cpu: header.cpu,
-            tid: header.tid(),
-            name: header.name.bytes(),
-            frames: &frames,
-            kernel,
-            end,
+        self.name_thread(header)?;
+        self.code.stack(&mut self.writer, (&frames, end), kernel)
+    }
+
+    /// Names a thread in the log, unless it already has this name there.
+    fn name_thread(&mut self, header: &RecordHeader) -> Result<()> {
+        let (tid, name) = (header.tid(), header.name.bytes());
+        let at_ns = self.relative_ns(header.time_ns());
+        let Some(at_ns) = self.names.update(self.pid, tid, name, at_ns) else {
+            return Ok(());
         };
-        let event = match &activity.kind {
-            ActivityKind::Event(event) => event,
-            ActivityKind::Interval(interval) => {
-                let ticks = interval.ticks;
-                self.counts.add(stack, header, ticks);
-                if interval.state.in_total_cpu() {
-                    self.cpu_counts.add(stack, header, ticks);
-                }
-                self.ticks += ticks;
-                return self.collector.write_ticks(&StateTicks {
-                    thread,
-                    state: interval.state,
-                    ticks: interval.ticks,
-                    detail: interval.detail,
-                });
-            }
-        };
-        match event {
-            ThreadEvent::Overflow(OverflowEvent { tag, value }) => {
-                self.collector.write_overflow(&thread, *tag, *value)
-            }
-            ThreadEvent::LockWait(wait) => {
-                let LockWaitEvent {
-                    begin_ns,
-                    object,
-                    kind,
-                } = *wait;
-                self.lock_waits.0 += 1;
-                self.lock_waits.1 += header.time_ns().saturating_sub(begin_ns);
-                self.collector.write_wait(&thread, begin_ns, object, kind)
-            }
-            ThreadEvent::IoCall(call) => {
-                self.io_calls.add(&call.operation);
-                self.collector.write_call(&thread, &call.operation)
-            }
-            ThreadEvent::Memory { change, .. } => {
-                self.memory.add(change);
-                self.collector.write_memory(&thread, change)
-            }
-            ThreadEvent::Block(change) => {
-                self.memory.add_block(change);
-                self.collector.write_block(&thread, change)
-            }
-        }
+        self.writer.log(&LogEvent::Thread {
+            at_ns,
+            tid,
+            name: match name {
+                b"" => "unknown".to_owned(),
+                name => printable(name),
+            },
+            group: self.group.clone(),
+        })
     }
 
     /// Writes a sample. For a process that has exited, writes its last sample, once. A periodic
@@ -251,7 +335,7 @@ impl Subexperiment {
                     time_ns: time,
                     ..usage.clone()
                 };
-                self.collector.write_sample(time, "exit", &usage)
+                self.write_sample(time, "exit", &usage)
             }
             // It was taken before the process began.
             _ if at_ns <= self.sampled_ns => Ok(()),
@@ -261,9 +345,13 @@ impl Subexperiment {
                 // A process ends some time after its last thread has exited, and so does its time.
                 self.last_ns = self.last_ns.max(at_ns);
                 self.sampled_ns = at_ns;
-                self.collector.write_sample(at_ns, label, usage)
+                self.write_sample(at_ns, label, usage)
             }
         }
+    }
+
+    fn write_sample(&mut self, at_ns: Nanos, label: &str, usage: &UsageRecord) -> Result<()> {
+        self.writer.sample(self.relative_ns(at_ns), label, usage)
     }
 
     /// Writes an event of the run.
@@ -271,7 +359,7 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn log(&mut self, at_ns: Nanos, event: impl FnOnce(Nanos) -> LogEvent) -> Result<()> {
-        self.collector.write_log(at_ns, event)
+        self.writer.log(&event(self.relative_ns(at_ns)))
     }
 
     /// Writes where more of the kernel's load objects are.
@@ -279,7 +367,7 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn kernel_objects(&mut self, kernel: &ObjectMaps) -> Result<()> {
-        self.collector.write_kernel_objects(kernel)
+        self.code.write_kernel_objects(&mut self.writer, kernel)
     }
 
     /// Writes what changed in the process's mappings since the last time: the first `most` changes.
@@ -292,8 +380,9 @@ impl Subexperiment {
         let changes = space.map(|space| space.take_changes(most));
         let changes = changes.unwrap_or_default();
         let (pid, objects) = (self.pid, &mut code.objects);
-        self.collector
-            .write_mappings(&changes, |mapping| objects.followed(pid, &[], mapping))?;
+        let object = |mapping: &Mapping| objects.followed(pid, &[], mapping);
+        self.code
+            .write_mappings(&mut self.writer, &changes, object)?;
         Ok(changes.len())
     }
 
@@ -307,7 +396,7 @@ impl Subexperiment {
             && !is_anonymous(&mapping.file)
         {
             let ended = watch.mapped(at_ns, mapping.start, mapping.end, &mapping.file.path);
-            return self.collector.write_functions(&ended, &[]);
+            return self.code.write_functions(&mut self.writer, &ended, &[]);
         }
         Ok(())
     }
@@ -324,7 +413,7 @@ impl Subexperiment {
         self.previous_jit.add(&watch);
         let (ended, next) = watch.executed(at_ns, shared);
         self.jit = next;
-        let result = self.collector.write_functions(&ended, &[]);
+        let result = self.code.write_functions(&mut self.writer, &ended, &[]);
         code.and(result)
     }
 
@@ -374,10 +463,10 @@ impl Subexperiment {
 
     /// Writes JIT functions, and requests the code of those that were written.
     fn write_functions(&mut self, changes: &[JitChange], mapped: &[Mapping]) -> Result<()> {
-        let result = self.collector.write_functions(changes, mapped);
+        let result = self.code.write_functions(&mut self.writer, changes, mapped);
         if let Some(watch) = &mut self.jit {
             for change in changes {
-                if matches!(change, JitChange::Begin { address, .. } if self.collector.has_function(*address))
+                if matches!(change, JitChange::Begin { address, .. } if self.code.has_function(*address))
                 {
                     watch.want_code(change);
                 }
@@ -389,7 +478,7 @@ impl Subexperiment {
     fn write_last_code(&mut self, mapped: &[Mapping]) -> Result<()> {
         let watch = self.jit.as_mut();
         let codes = watch.map_or_else(Vec::new, |watch| watch.take_last_code(mapped));
-        self.collector.write_function_codes(&codes)
+        self.code.write_function_codes(&mut self.writer, &codes)
     }
 
     /// Once a round: writes what changed. `current` is whether the process still has its number.
@@ -406,10 +495,16 @@ impl Subexperiment {
             let codes = watch.take_code(&mapped);
             let changes = watch.poll(now_ns, &mapped);
             result = result
-                .and(self.collector.write_function_codes(&codes))
+                .and(self.code.write_function_codes(&mut self.writer, &codes))
                 .and(self.write_functions(&changes, &mapped));
         }
-        result.and(self.collector.maintain(now_ns))
+        let buffered = self.writer.buffered();
+        let age_ns = now_ns.saturating_sub(self.flushed_ns);
+        if buffered >= FLUSH_BYTES || (buffered > 0 && age_ns >= FLUSH_AFTER_NS) {
+            self.flushed_ns = now_ns;
+            result = result.and(self.writer.flush());
+        }
+        result
     }
 
     /// Writes what waits in memory.
@@ -417,12 +512,12 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn flush(&mut self) -> Result<()> {
-        self.collector.flush()
+        self.writer.flush()
     }
 
     /// Reports the load objects in which stacks were since the last time, for `-A usedldobjects`.
     fn report_used(&mut self, code: &mut LoadedCode) {
-        if let Some(used) = self.collector.used_objects() {
+        if let Some(used) = &mut self.code.used {
             used.take().into_iter().for_each(|id| code.objects.used(id));
         }
     }
@@ -431,7 +526,7 @@ impl Subexperiment {
     /// were, for `-A usedsrc`: at the end.
     pub fn report_all_used(&mut self, code: &mut LoadedCode) {
         self.report_used(code);
-        if let Some(used) = self.collector.used_objects() {
+        if let Some(used) = &mut self.code.used {
             used.offsets()
                 .for_each(|(id, position)| code.objects.used_at(id, position));
         }
@@ -446,13 +541,13 @@ impl Subexperiment {
     /// Returns the most bytes that the ends of its mappings and functions will have.
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
-        self.collector.end_bytes()
+        self.code.end_bytes()
     }
 
     /// Bytes written.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        self.collector.bytes_written()
+        self.writer.bytes_written()
     }
 
     /// Returns the process's row of the summary.
@@ -460,16 +555,16 @@ impl Subexperiment {
     pub fn summary(&self) -> FollowedProcess {
         let mut jit = self.previous_jit.clone();
         self.jit.iter().for_each(|watch| jit.add(watch));
-        jit.counts.code_left_out += self.collector.unwritten_code;
-        jit.counts.code_over_limit += self.collector.unwritten_code;
+        jit.counts.code_left_out += self.code.unwritten_code;
+        jit.counts.code_over_limit += self.code.unwritten_code;
         FollowedProcess {
             pid: self.pid,
-            experiment: self.collector.name().to_owned(),
-            unwritten_mappings: self.collector.unwritten_mappings,
-            unwritten_functions: self.collector.unwritten_functions,
-            unused_functions: self.collector.unused_functions(),
-            unwritten_names: self.collector.unwritten_names(),
-            has_unkept_addresses: self.collector.has_unkept_addresses(),
+            experiment: self.writer.name().to_owned(),
+            unwritten_mappings: self.code.unwritten_mappings,
+            unwritten_functions: self.code.unwritten_functions,
+            unused_functions: self.code.unused_functions(),
+            unwritten_names: self.names.unwritten(),
+            has_unkept_addresses: self.code.used.as_ref().is_some_and(UsedObjects::is_full),
             unread_at_exit: self.unread_at_exit,
             mpi_rank: self.mpi_rank,
             cgroup: self.cgroup.clone(),
@@ -477,7 +572,7 @@ impl Subexperiment {
             lock_waits: self.lock_waits,
             io_calls: self.io_calls,
             memory: self.memory,
-            packets: self.collector.packets,
+            packets: self.packets,
             user_stacks: self.counts.clone(),
             cpu_user_stacks: self.cpu_counts.clone(),
             jit: (jit != JitStats::default()).then_some(jit),
@@ -488,8 +583,16 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, at_ns: Nanos) -> Result<()> {
-        self.collector.close(at_ns.max(self.last_ns))
+    pub fn close(mut self, at_ns: Nanos) -> Result<()> {
+        let at_ns = at_ns.max(self.last_ns);
+        self.code.warn_of_limits(&mut self.writer, at_ns)?;
+        let at_ns = self.relative_ns(at_ns);
+        self.writer.close(at_ns).map(drop)
+    }
+
+    /// Converts a time of the events' clock to the experiment's time, which counts from its start.
+    fn relative_ns(&self, time_ns: Nanos) -> Nanos {
+        time_ns.saturating_sub(self.start_ns)
     }
 }
 

@@ -1,8 +1,11 @@
 //! Which mappings a subexperiment gets.
 
+use std::rc::Rc;
+
 use experiment_format::address_space::RecordedAddressSpace;
-use experiment_format::directory::NameRequest;
-use experiment_format::log::{ProfileDecl, System};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::Pid;
+use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::MapEvent;
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
@@ -11,10 +14,11 @@ use tempfile::TempDir;
 use super::*;
 use crate::space::MappedFile;
 
-/// A collector in a directory of its own.
+/// The code of a process whose experiment is in a directory of its own.
 struct Made {
     parent: TempDir,
-    collector: Collector,
+    writer: ExperimentWriter,
+    code: WrittenCode,
     budget: ByteBudget,
     kernel: ObjectMaps,
 }
@@ -36,11 +40,11 @@ impl Made {
         };
         let run = StartTime::default();
         let budget = ByteBudget::new(u64::MAX);
-        let name = "_x_PID_7.1.er";
-        let collector = Collector::create(&founder, name, &header, run, budget.clone()).unwrap();
+        let writer = ExperimentWriter::create_sub(&founder, "_x_PID_7.1.er", &header, run).unwrap();
         Made {
             parent,
-            collector,
+            writer,
+            code: WrittenCode::new(run.tstamp_ns, budget.clone(), false),
             budget,
             kernel: ObjectMaps::default(),
         }
@@ -62,34 +66,27 @@ impl Made {
     fn change(&mut self, at: u64, event: MappingEvent) {
         let at_ns = Nanos(at);
         let object = |mapping: &Mapping| Some((ObjectId(0), format!("/{}", mapping.start)));
-        self.collector
-            .write_mappings(&[MappingChange { at_ns, event }], object)
+        self.code
+            .write_mappings(&mut self.writer, &[MappingChange { at_ns, event }], object)
             .unwrap();
     }
 
-    fn tick(&mut self, at: u64, frames: &[u64]) {
-        let thread = ThreadStack {
-            at_ns: Nanos(at),
-            cpu: 0,
-            tid: Tid(7),
-            name: b"x",
-            frames,
-            kernel: &self.kernel,
-            end: StackEnd::Complete,
-        };
-        self.collector
-            .write_ticks(&StateTicks {
-                thread,
-                state: Microstate::User,
-                ticks: Ticks(1),
-                detail: Detail::None,
-            })
+    fn stack(&mut self, frames: &[u64]) {
+        let stack = (frames, StackEnd::Complete);
+        self.code
+            .stack(&mut self.writer, stack, &self.kernel)
+            .unwrap();
+    }
+
+    fn functions(&mut self, changes: &[JitChange], code: &[Mapping]) {
+        self.code
+            .write_functions(&mut self.writer, changes, code)
             .unwrap();
     }
 
     /// Closes it, and returns what began (its address), and what ended (negative), as written.
     fn close(self) -> Vec<i64> {
-        self.collector.close(Nanos(99)).unwrap();
+        self.writer.close(Nanos(99)).unwrap();
         let path = self.parent.path().join("x.er/_x_PID_7.1.er");
         let maps = Experiment::open(&path).unwrap().maps().unwrap();
         let number = |event: MapEvent| match event {
@@ -113,9 +110,9 @@ fn those_are_written_that_stacks_are_in() {
     for start in [100, 200, 300] {
         made.map(1, start);
     }
-    made.tick(2, &[0x8000_0000_0000_0100, 105, 405]);
+    made.stack(&[0x8000_0000_0000_0100, 105, 405]);
     made.change(3, MappingEvent::Unmap(300));
-    made.tick(4, &[107, 315, 405]);
+    made.stack(&[107, 315, 405]);
     made.map(5, 400);
     made.change(6, MappingEvent::Unmap(100));
     made.map(7, 100);
@@ -126,7 +123,7 @@ fn those_are_written_that_stacks_are_in() {
 fn of_a_process_with_very_many_all_are_written() {
     let mut made = Made::new();
     let many = MAX_KEPT_MAPS as u64 + 1;
-    made.tick(1, &[16 * 3, 16 * 4]);
+    made.stack(&[16 * 3, 16 * 4]);
     for number in 1..=many {
         made.map(2, 16 * number);
     }
@@ -147,11 +144,11 @@ fn of_a_process_whose_stacks_are_in_no_file_all_are_written() {
     made.map(1, 100);
     let address = |number: usize| 0x10_0000 + number as u64;
     for number in 0..MAX_KEPT_ADDRESSES {
-        made.tick(2, &[address(number)]);
+        made.stack(&[address(number)]);
     }
-    assert!(made.collector.maps.is_some());
-    made.tick(3, &[address(MAX_KEPT_ADDRESSES)]);
-    assert!(made.collector.maps.is_none());
+    assert!(made.code.maps.is_some());
+    made.stack(&[address(MAX_KEPT_ADDRESSES)]);
+    assert!(made.code.maps.is_none());
     made.map(4, 200);
     assert_eq!(made.close(), [100, 200]);
 }
@@ -160,16 +157,16 @@ fn of_a_process_whose_stacks_are_in_no_file_all_are_written() {
 fn beyond_a_limit_none_is_written_and_its_end_neither() {
     let mut made = Made::new();
     made.budget.set(1);
-    made.tick(1, &[105, 205, 305]);
+    made.stack(&[105, 205, 305]);
     for start in [100, 200] {
         made.map(2, start);
     }
-    assert_eq!(made.collector.end_bytes(), MAX_END_BYTES);
+    assert_eq!(made.code.end_bytes(), MAX_END_BYTES);
     made.change(3, MappingEvent::Unmap(200));
     made.change(4, MappingEvent::Unmap(100));
     made.map(5, 300);
-    assert_eq!(made.collector.unwritten_mappings, 2);
-    assert_eq!(made.collector.end_bytes(), 0);
+    assert_eq!(made.code.unwritten_mappings, 2);
+    assert_eq!(made.code.end_bytes(), 0);
     assert_eq!(made.close(), [100, -100]);
 }
 
@@ -177,7 +174,7 @@ fn beyond_a_limit_none_is_written_and_its_end_neither() {
 #[test]
 fn functions_with_frames_are_written_before_others() {
     let mut made = Made::new();
-    made.collector.max_unused_bytes = 1000;
+    made.code.max_unused_bytes = 1000;
     let function = |number: u64, name: String| JitChange::Begin {
         at_ns: Nanos(2),
         address: 0x10_0000 + 0x1000 * number,
@@ -186,28 +183,28 @@ fn functions_with_frames_are_written_before_others() {
         dump_offset: None,
     };
     // One runs before it is named, another one after that.
-    made.tick(1, &[0x10_0000 + 0x1000 * 90]);
+    made.stack(&[0x10_0000 + 0x1000 * 90]);
     let changes: Vec<_> = (0..100)
         .map(|number| function(number, format!("f{number}")))
         .collect();
-    made.collector.write_functions(&changes, &[]).unwrap();
-    let first = made.collector.functions.len() as u64;
+    made.functions(&changes, &[]);
+    let first = made.code.functions.len() as u64;
     assert!((2..50).contains(&first), "{first}");
-    assert_eq!(made.collector.unused_functions(), 100 - first);
-    made.tick(3, &[0x10_0000 + 0x1000 * 95 + 8]);
-    assert_eq!(made.collector.unused_functions(), 99 - first);
+    assert_eq!(made.code.unused_functions(), 100 - first);
+    made.stack(&[0x10_0000 + 0x1000 * 95 + 8]);
+    assert_eq!(made.code.unused_functions(), 99 - first);
     // The last name counts, and an end that nobody needs is not written.
     let end = |number: u64| JitChange::End {
         at_ns: Nanos(4),
         address: 0x10_0000 + 0x1000 * number,
     };
     let changes = [end(97), function(97, "later".into()), end(98)];
-    made.collector.write_functions(&changes, &[]).unwrap();
-    made.tick(5, &[0x10_0000 + 0x1000 * 97]);
-    let has = |number: u64| made.collector.has_function(0x10_0000 + 0x1000 * number);
+    made.functions(&changes, &[]);
+    made.stack(&[0x10_0000 + 0x1000 * 97]);
+    let has = |number: u64| made.code.has_function(0x10_0000 + 0x1000 * number);
     assert!(has(90) && has(95) && has(97) && !has(96) && !has(98));
-    assert_eq!(made.collector.unwritten_functions, 0);
-    assert_eq!(made.collector.unused_functions(), 99 - first);
+    assert_eq!(made.code.unwritten_functions, 0);
+    assert_eq!(made.code.unused_functions(), 99 - first);
 }
 
 /// Code that a process makes in a file has the names of its functions, also where it begins with
@@ -216,7 +213,7 @@ fn functions_with_frames_are_written_before_others() {
 fn a_function_takes_the_place_of_its_file() {
     let mut made = Made::new();
     made.map(1, 100);
-    made.tick(3, &[105]);
+    made.stack(&[105]);
     let area = Mapping {
         start: 100,
         end: 116,
@@ -230,12 +227,10 @@ fn a_function_takes_the_place_of_its_file() {
         name: "f".into(),
         dump_offset: None,
     };
-    made.collector
-        .write_functions(&[function], &[area])
-        .unwrap();
+    made.functions(&[function], &[area]);
     made.map(5, 100);
-    made.tick(6, &[105]);
-    made.collector.close(Nanos(99)).unwrap();
+    made.stack(&[105]);
+    made.writer.close(Nanos(99)).unwrap();
     let path = made.parent.path().join("x.er/_x_PID_7.1.er");
     let maps = Experiment::open(&path).unwrap().maps().unwrap();
     let kinds: Vec<_> = maps

@@ -1,9 +1,8 @@
-//! The user collector: the subexperiment of one followed process.
+//! The code of one followed process, as far as it is written into its experiment: where load
+//! objects are mapped, and JIT functions with their machine code.
 //!
-//! It holds the ticks of its threads, with stacks of kernel frames and the user frames that
-//! called them; changes of what is mapped; JIT functions; names of threads; and samples of the
-//! whole process. All of that comes in time order. It is written in batches, and no file stays open
-//! in between, since there may be thousands of collectors.
+//! A process maps much more code than its stacks are in. So what has no frame of a stack is kept,
+//! within bounds, until one has.
 
 mod byte_budget;
 mod unused_functions;
@@ -11,29 +10,15 @@ mod used_objects;
 mod written_maps;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::rc::Rc;
 
 use experiment_format::Result;
-use experiment_format::directory::ExperimentDir;
-use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::Microstate;
-use experiment_format::packet::{
-    ClockTick, CounterEvent, Detail, HeapEvent, HeapKind, IoEvent, IoOperation, SyncEvent,
-    WEIGHT_OF_ONE,
-};
 use experiment_format::stacks::{StackEnd, StackUid};
-use experiment_format::text::printable;
-use experiment_format::units::{Nanos, Ticks};
-use experiment_format::usage::UsageRecord;
+use experiment_format::units::Nanos;
 use experiment_format::writer::ExperimentWriter;
 
-use crate::allocators::BlockChange;
 use crate::jit::{self, FunctionCode, JitChange};
-use crate::memory::Change;
 use crate::objects::ObjectId;
-use crate::process::ThreadNames;
 use crate::space::{Mapping, MappingChange, MappingEvent, mapping_at, mappings_between};
 pub use byte_budget::ByteBudget;
 use unused_functions::{SeenFrames, UnusedFunctions};
@@ -41,10 +26,6 @@ pub use used_objects::UsedObjects;
 pub use written_maps::ObjectMaps;
 use written_maps::WrittenMaps;
 
-/// Size at which buffered data are written.
-const FLUSH_BYTES: usize = 64 << 10;
-/// Age at which buffered data are written.
-const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(5);
 /// Max number of a process's mappings that are written, about 12 MB: as many as a process can have
 /// at a time (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
@@ -62,39 +43,6 @@ const MAX_UNUSED_MAP_BYTES: u64 = MAX_MAP_BYTES / 2;
 /// Max bytes of the event that ends a mapping or a function, whatever its time and its address.
 const MAX_END_BYTES: u64 = 80;
 
-/// The stack of a thread at an instant.
-#[derive(Clone, Copy, Debug)]
-pub struct ThreadStack<'a> {
-    /// When it was captured, nanoseconds of the events' clock.
-    pub at_ns: Nanos,
-    /// The CPU.
-    pub cpu: u32,
-    /// The thread.
-    pub tid: Tid,
-    /// Its name.
-    pub name: &'a [u8],
-    /// Kernel frames, then user frames, leaf first. A caller's address is inside its call.
-    pub frames: &'a [u64],
-    /// Where the kernel's load objects are. Each call has the load objects of the previous call,
-    /// and maybe more at the end, which may belong to earlier frames.
-    pub kernel: &'a ObjectMaps,
-    /// How the frames end.
-    pub end: StackEnd,
-}
-
-/// Time of one thread in one state with one stack.
-#[derive(Clone, Copy, Debug)]
-pub struct StateTicks<'a> {
-    /// The thread and its stack.
-    pub thread: ThreadStack<'a>,
-    /// The state.
-    pub state: Microstate,
-    /// Ticks in it.
-    pub ticks: Ticks,
-    /// Details of the state.
-    pub detail: Detail,
-}
-
 /// Where a file is mapped.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
@@ -105,14 +53,11 @@ struct Segment {
     object: ObjectId,
 }
 
-/// A followed process's experiment, being written.
+/// The code of a followed process, as its experiment has it. All methods that write get the
+/// experiment's writer, which is always the same.
 #[derive(Debug)]
-pub struct Collector {
-    writer: ExperimentWriter,
-    pid: Pid,
+pub struct WrittenCode {
     start_ns: Nanos,
-    group: String,
-    names: ThreadNames,
     /// Where the process's load objects are and were; None if all of them are written.
     maps: Option<ObjectMaps>,
     /// Those that are mapped, by their first addresses.
@@ -133,16 +78,14 @@ pub struct Collector {
     /// Those that are written when a stack has a frame in them.
     unused_functions: UnusedFunctions,
     seen_frames: SeenFrames,
-    flushed_ns: Nanos,
-    used: Option<UsedObjects>,
+    /// The load objects that stacks are in, if they are noted.
+    pub used: Option<UsedObjects>,
     kernel: WrittenMaps,
     newest_stack: Option<StackUid>,
-    /// Packets of ticks that were written.
-    pub packets: u64,
     /// Mappings that were not written, because of `MAX_SEGMENTS` or a limit of bytes.
     pub unwritten_mappings: u64,
     /// JIT functions that were not written, because of a limit of bytes, and are not
-    /// [kept](Collector::unused_functions) for a stack with a frame in them.
+    /// [kept](WrittenCode::unused_functions) for a stack with a frame in them.
     pub unwritten_functions: u64,
     /// JIT functions whose machine code was not written, because of a limit of bytes.
     pub unwritten_code: u64,
@@ -151,26 +94,13 @@ pub struct Collector {
     max_unused_bytes: u64,
 }
 
-impl Collector {
-    /// Creates the experiment in the founder's directory. Its times count from `run`; `budget`
-    /// limits its mappings, JIT functions and their code.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn create(
-        founder: &Rc<ExperimentDir>,
-        name: &str,
-        header: &LogHeader,
-        run: StartTime,
-        budget: ByteBudget,
-    ) -> Result<Collector> {
-        let start_ns = run.tstamp_ns;
-        Ok(Collector {
-            writer: ExperimentWriter::create_sub(founder, name, header, run)?,
-            pid: header.pid,
+impl WrittenCode {
+    /// No code yet. Times of the experiment count from `start_ns`; `budget` limits what is written.
+    /// With `notes_used`, the load objects that stacks are in are noted.
+    #[must_use]
+    pub fn new(start_ns: Nanos, budget: ByteBudget, notes_used: bool) -> WrittenCode {
+        WrittenCode {
             start_ns,
-            group: format!("pid {}", header.pid),
-            names: ThreadNames::default(),
             maps: Some(ObjectMaps::default()),
             segments: BTreeMap::new(),
             function_files: HashSet::new(),
@@ -181,47 +111,16 @@ impl Collector {
             functions: HashMap::new(),
             unused_functions: UnusedFunctions::default(),
             seen_frames: SeenFrames::default(),
-            flushed_ns: start_ns,
-            used: None,
+            used: notes_used.then(UsedObjects::default),
             kernel: WrittenMaps::default(),
             newest_stack: None,
-            packets: 0,
             unwritten_mappings: 0,
             unwritten_functions: 0,
             unwritten_code: 0,
             budget,
             map_bytes: 0,
             max_unused_bytes: MAX_UNUSED_MAP_BYTES,
-        })
-    }
-
-    /// Notes from now on which load objects its stacks are in. To be called before the first
-    /// mapping is written.
-    pub fn note_used_objects(&mut self) {
-        self.used = Some(UsedObjects::default());
-    }
-
-    /// Returns the load objects that its stacks are in, if they are noted.
-    pub fn used_objects(&mut self) -> Option<&mut UsedObjects> {
-        self.used.as_mut()
-    }
-
-    /// Returns whether stacks had more addresses than are kept to find the used objects.
-    #[must_use]
-    pub fn has_unkept_addresses(&self) -> bool {
-        self.used.as_ref().is_some_and(UsedObjects::is_full)
-    }
-
-    /// Returns how often a thread had a name that is not in the experiment, because it had too
-    /// many.
-    #[must_use]
-    pub fn unwritten_names(&self) -> u64 {
-        self.names.unwritten()
-    }
-
-    /// Returns the name of its directory.
-    pub fn name(&self) -> &str {
-        self.writer.name()
+        }
     }
 
     /// Adds changes of mappings, in the order of time, and writes those in which stacks have a
@@ -232,6 +131,7 @@ impl Collector {
     /// It can't be written.
     pub fn write_mappings(
         &mut self,
+        writer: &mut ExperimentWriter,
         changes: &[MappingChange],
         mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
     ) -> Result<()> {
@@ -278,16 +178,16 @@ impl Collector {
                     })
                 }
             };
-            self.add_object(event)?;
+            self.add_object(writer, event)?;
         }
-        self.write_objects(&[])
+        self.write_objects(writer, &[])
     }
 
     /// Adds a mapping or its end, which is written now or when a stack has a frame there.
-    fn add_object(&mut self, event: Option<MapEvent>) -> Result<()> {
+    fn add_object(&mut self, writer: &mut ExperimentWriter, event: Option<MapEvent>) -> Result<()> {
         match (&mut self.maps, event) {
             (Some(maps), event) => maps.extend(event),
-            (None, Some(event)) => self.write_object(&event)?,
+            (None, Some(event)) => self.write_object(writer, &event)?,
             (None, None) => {}
         }
         Ok(())
@@ -295,7 +195,13 @@ impl Collector {
 
     /// Ends the mappings of files in which a function lies, and of the same files elsewhere.
     /// Returns from when on the function can be there.
-    fn end_segments_of(&mut self, at_ns: Nanos, address: u64, size: u64) -> Result<Nanos> {
+    fn end_segments_of(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        at_ns: Nanos,
+        address: u64,
+        size: u64,
+    ) -> Result<Nanos> {
         let below = self.segments.range(..address.saturating_add(size));
         let files: Vec<ObjectId> = below
             .rev()
@@ -312,26 +218,28 @@ impl Collector {
             let end_ns = at_ns.max(segment.at_ns + Nanos(1));
             from_ns = from_ns.max(end_ns + Nanos(1));
             let at_ns = self.relative_ns(end_ns);
-            self.add_object(Some(MapEvent::Unmap { at_ns, vaddr }))?;
+            self.add_object(writer, Some(MapEvent::Unmap { at_ns, vaddr }))?;
         }
         self.function_files.extend(files);
-        self.write_objects(&[])?;
+        self.write_objects(writer, &[])?;
         Ok(from_ns)
     }
 
     /// Writes the load objects of the process in which these frames are, and those that came since
     /// in which earlier ones are; all, if too much would have to be kept.
-    fn write_objects(&mut self, frames: &[u64]) -> Result<()> {
+    fn write_objects(&mut self, writer: &mut ExperimentWriter, frames: &[u64]) -> Result<()> {
         let Some(maps) = self.maps.take() else {
             return Ok(());
         };
         let new = self.written.add_frames(frames, &maps);
-        let result = new.into_iter().try_for_each(|it| self.write_object(it));
+        let result = new
+            .into_iter()
+            .try_for_each(|it| self.write_object(writer, it));
         if maps.len() > MAX_KEPT_MAPS || self.written.missing() > MAX_KEPT_ADDRESSES {
             let written = std::mem::take(&mut self.written);
             return result.and_then(|()| {
                 let mut rest = written.rest(&maps);
-                rest.try_for_each(|it| self.write_object(it))
+                rest.try_for_each(|it| self.write_object(writer, it))
             });
         }
         self.maps = Some(maps);
@@ -339,7 +247,7 @@ impl Collector {
     }
 
     /// Writes where a load object of the process is, or that it is no longer mapped.
-    fn write_object(&mut self, event: &MapEvent) -> Result<()> {
+    fn write_object(&mut self, writer: &mut ExperimentWriter, event: &MapEvent) -> Result<()> {
         match event {
             MapEvent::Unmap { vaddr, .. } if self.left_out.remove(vaddr) => return Ok(()),
             MapEvent::Unmap { .. } => {
@@ -352,7 +260,7 @@ impl Collector {
             }
             _ => self.segments_to_end += 1,
         }
-        self.write_name(event)
+        self.write_name(writer, event)
     }
 
     /// Returns whether no further mapping or function is written. What was written still ends.
@@ -360,10 +268,10 @@ impl Collector {
         self.budget.is_used_up() || self.map_bytes >= MAX_MAP_BYTES
     }
 
-    fn write_name(&mut self, event: &MapEvent) -> Result<()> {
-        let before = self.writer.bytes_written();
-        self.writer.map(event)?;
-        let bytes = self.writer.bytes_written() - before;
+    fn write_name(&mut self, writer: &mut ExperimentWriter, event: &MapEvent) -> Result<()> {
+        let before = writer.bytes_written();
+        writer.map(event)?;
+        let bytes = writer.bytes_written() - before;
         self.map_bytes += bytes;
         let end_bytes = match event {
             MapEvent::Unmap { .. } => 0,
@@ -374,17 +282,26 @@ impl Collector {
     }
 
     /// Writes the kernel's load objects that are new since the last stack and in which earlier
-    /// stacks have a frame. `kernel` as in [`ThreadStack::kernel`].
+    /// stacks have a frame. `kernel` as in [`WrittenCode::stack`].
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_kernel_objects(&mut self, kernel: &ObjectMaps) -> Result<()> {
-        self.add_kernel_frames(&[], kernel)
+    pub fn write_kernel_objects(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        kernel: &ObjectMaps,
+    ) -> Result<()> {
+        self.add_kernel_frames(writer, &[], kernel)
     }
 
-    fn add_kernel_frames(&mut self, frames: &[u64], kernel: &ObjectMaps) -> Result<()> {
+    fn add_kernel_frames(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        frames: &[u64],
+        kernel: &ObjectMaps,
+    ) -> Result<()> {
         let new = self.kernel.add_frames(frames, kernel);
-        new.into_iter().try_for_each(|event| self.writer.map(event))
+        new.into_iter().try_for_each(|event| writer.map(event))
     }
 
     /// Writes JIT functions that began or ended. `code` are the mappings of the process.
@@ -396,7 +313,12 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_functions(&mut self, changes: &[JitChange], code: &[Mapping]) -> Result<()> {
+    pub fn write_functions(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        changes: &[JitChange],
+        code: &[Mapping],
+    ) -> Result<()> {
         let in_file = |address: u64, size: u64| {
             mappings_between(code, address, address.saturating_add(size))
                 .any(|mapping| !jit::is_anonymous(&mapping.file))
@@ -412,24 +334,27 @@ impl Collector {
                     ..
                 } => {
                     let at_ns = match mapping_at(code, *address) {
-                        Some(_) => self.end_segments_of(*at_ns, *address, *size)?,
+                        Some(_) => self.end_segments_of(writer, *at_ns, *address, *size)?,
                         None => *at_ns,
                     };
                     let used = self.seen_frames.any_in(*address, *size);
                     if !used && self.map_bytes >= self.max_unused_bytes {
                         self.unused_functions.add(at_ns, *address, *size, name);
                     } else {
-                        self.write_function(at_ns, *address, *size, name)?;
+                        self.write_function(writer, at_ns, *address, *size, name)?;
                     }
                 }
                 JitChange::End { at_ns, address } => {
                     self.unused_functions.remove(*address);
                     // A function that was not written has no end either.
                     if let Some(from_ns) = self.functions.remove(address) {
-                        self.write_name(&MapEvent::Unmap {
-                            at_ns: self.relative_ns((*at_ns).max(from_ns + Nanos(1))),
-                            vaddr: *address,
-                        })?;
+                        self.write_name(
+                            writer,
+                            &MapEvent::Unmap {
+                                at_ns: self.relative_ns((*at_ns).max(from_ns + Nanos(1))),
+                                vaddr: *address,
+                            },
+                        )?;
                     }
                 }
             }
@@ -437,27 +362,47 @@ impl Collector {
         Ok(())
     }
 
-    fn write_function(&mut self, at_ns: Nanos, address: u64, size: u64, name: &str) -> Result<()> {
+    fn write_function(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        at_ns: Nanos,
+        address: u64,
+        size: u64,
+        name: &str,
+    ) -> Result<()> {
         if self.is_full() {
             self.unwritten_functions += 1;
             return Ok(());
         }
         self.functions.insert(address, at_ns);
-        self.write_name(&MapEvent::Function {
-            at_ns: self.relative_ns(at_ns),
-            vaddr: address,
-            size,
-            name: name.to_owned(),
-        })
+        self.write_name(
+            writer,
+            &MapEvent::Function {
+                at_ns: self.relative_ns(at_ns),
+                vaddr: address,
+                size,
+                name: name.to_owned(),
+            },
+        )
     }
 
     /// Writes the functions in which these frames are and that were not written, because no stack
     /// had a frame in them.
-    fn write_used_functions(&mut self, frames: &[u64]) -> Result<()> {
+    fn write_used_functions(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        frames: &[u64],
+    ) -> Result<()> {
         for frame in frames {
             self.seen_frames.add(*frame);
             if let Some((address, function)) = self.unused_functions.take_at(*frame) {
-                self.write_function(function.at_ns, address, function.size, &function.name)?;
+                self.write_function(
+                    writer,
+                    function.at_ns,
+                    address,
+                    function.size,
+                    &function.name,
+                )?;
             }
         }
         Ok(())
@@ -479,7 +424,11 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_function_codes(&mut self, codes: &[FunctionCode]) -> Result<()> {
+    pub fn write_function_codes(
+        &mut self,
+        writer: &mut ExperimentWriter,
+        codes: &[FunctionCode],
+    ) -> Result<()> {
         for FunctionCode {
             at_ns,
             address,
@@ -492,192 +441,40 @@ impl Collector {
             }
             let from_ns = self.functions.get(address).copied().unwrap_or_default();
             let at_ns = self.relative_ns((*at_ns).max(from_ns));
-            self.writer.dynamic_code(at_ns, *address, code)?;
+            writer.dynamic_code(at_ns, *address, code)?;
         }
         Ok(())
     }
 
-    /// Writes the ticks of a thread.
+    /// Interns a stack: kernel frames, then user frames, leaf first. Writes the load objects and
+    /// functions in which it has the first frame.
+    ///
+    /// `kernel` is where the kernel's load objects are. Each call has the load objects of the
+    /// previous call, and maybe more at the end, which may belong to earlier frames.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_ticks(&mut self, of_state: &StateTicks<'_>) -> Result<()> {
-        let stack = self.stack(&of_state.thread)?;
-        self.packets += 1;
-        self.writer.tick(&ClockTick {
-            cpu: of_state.thread.cpu,
-            time_ns: of_state.thread.at_ns,
-            stack,
-            tid: of_state.thread.tid,
-            pid: self.pid,
-            state: of_state.state,
-            ticks: of_state.ticks,
-            detail: of_state.detail.number(),
-        })
-    }
-
-    /// Writes a counter's overflow in a thread: the counter, and for how many events it stands.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_overflow(&mut self, thread: &ThreadStack<'_>, tag: u32, value: u64) -> Result<()> {
-        let stack = self.stack(thread)?;
-        self.writer.counted(&CounterEvent {
-            cpu: thread.cpu,
-            time_ns: thread.at_ns,
-            stack,
-            tid: thread.tid,
-            pid: self.pid,
-            tag,
-            value,
-        })
-    }
-
-    /// Writes a thread's wait for a lock: when it began, the lock, and the kind of the wait.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_wait(
+    pub fn stack(
         &mut self,
-        thread: &ThreadStack<'_>,
-        requested_ns: Nanos,
-        object: u64,
-        kind: u32,
-    ) -> Result<()> {
-        let stack = self.stack(thread)?;
-        self.writer.waited(&SyncEvent {
-            cpu: thread.cpu,
-            requested_ns,
-            ended_ns: thread.at_ns,
-            stack,
-            tid: thread.tid,
-            pid: self.pid,
-            object,
-            kind,
-        })
-    }
-
-    /// Writes a system call that does I/O, or the name of a descriptor.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_call(&mut self, thread: &ThreadStack<'_>, operation: &IoOperation) -> Result<()> {
-        let stack = self.stack(thread)?;
-        self.writer.called(&IoEvent {
-            cpu: thread.cpu,
-            stack,
-            tid: thread.tid,
-            pid: self.pid,
-            operation: operation.clone(),
-        })
-    }
-
-    /// Writes that a thread has changed what memory the process may use.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_memory(&mut self, thread: &ThreadStack<'_>, change: &Change) -> Result<()> {
-        let event = HeapEvent {
-            kind: change.kind,
-            bytes: change.bytes,
-            own_bytes: change.bytes,
-            ..self.heap_event(thread, change.address)?
-        };
-        self.writer.allocated(&event)
-    }
-
-    /// Writes that a block was allocated or freed. The header has to declare
-    /// [`HeapEvent::table`].
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_block(&mut self, thread: &ThreadStack<'_>, change: &BlockChange) -> Result<()> {
-        let event = HeapEvent {
-            kind: if change.freed {
-                HeapKind::Freed
-            } else {
-                HeapKind::Allocated
-            },
-            bytes: change.weighted_bytes,
-            own_bytes: change.bytes,
-            weight: change.weight,
-            ..self.heap_event(thread, change.address)?
-        };
-        self.writer.allocated(&event)
-    }
-
-    /// An event of a thread at an address: a free, unless the caller changes the fields.
-    fn heap_event(&mut self, thread: &ThreadStack<'_>, address: u64) -> Result<HeapEvent> {
-        Ok(HeapEvent {
-            cpu: thread.cpu,
-            time_ns: thread.at_ns,
-            stack: self.stack(thread)?,
-            tid: thread.tid,
-            pid: self.pid,
-            kind: HeapKind::Freed,
-            bytes: 0,
-            address,
-            own_bytes: 0,
-            weight: WEIGHT_OF_ONE,
-        })
-    }
-
-    /// Interns a thread's stack, after writing the name of the thread if it is new, and before the
-    /// load objects in which it has the first frame.
-    fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
-        if let Some(at_ns) = self.names.update(
-            self.pid,
-            thread.tid,
-            thread.name,
-            self.relative_ns(thread.at_ns),
-        ) {
-            self.writer.log(&LogEvent::Thread {
-                at_ns,
-                tid: thread.tid,
-                name: match thread.name {
-                    b"" => "unknown".to_owned(),
-                    name => printable(name),
-                },
-                group: self.group.clone(),
-            })?;
-        }
-        let stack = self.writer.stack(thread.frames, thread.end)?;
+        writer: &mut ExperimentWriter,
+        (frames, end): (&[u64], StackEnd),
+        kernel: &ObjectMaps,
+    ) -> Result<StackUid> {
+        let stack = writer.stack(frames, end)?;
         // A new stack has a higher number than all before.
         if self.newest_stack < Some(stack) {
             self.newest_stack = Some(stack);
             // The upper half is the kernel's.
-            let user = thread.frames.iter().position(|frame| frame >> 63 == 0);
-            let user = user.unwrap_or(thread.frames.len());
-            let (kernel, user) = thread.frames.split_at(user);
-            self.add_kernel_frames(kernel, thread.kernel)?;
-            self.write_objects(user)?;
-            self.write_used_functions(user)?;
+            let user = frames.iter().position(|frame| frame >> 63 == 0);
+            let (kernel_frames, user) = frames.split_at(user.unwrap_or(frames.len()));
+            self.add_kernel_frames(writer, kernel_frames, kernel)?;
+            self.write_objects(writer, user)?;
+            self.write_used_functions(writer, user)?;
             if let Some(used) = &mut self.used {
                 used.stack(user);
             }
         }
         Ok(stack)
-    }
-
-    /// Writes a sample of the process at an instant.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_sample(&mut self, at_ns: Nanos, label: &str, usage: &UsageRecord) -> Result<()> {
-        self.writer.sample(self.relative_ns(at_ns), label, usage)
-    }
-
-    /// Writes an event of the log, which `event` returns for a time of the experiment.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write_log(&mut self, at_ns: Nanos, event: impl FnOnce(Nanos) -> LogEvent) -> Result<()> {
-        self.writer.log(&event(self.relative_ns(at_ns)))
-    }
-
-    /// Returns the number of bytes written, buffered ones included.
-    pub fn bytes_written(&self) -> u64 {
-        self.writer.bytes_written()
     }
 
     /// Returns the most bytes that the ends of mappings and functions will have, of those that have
@@ -687,50 +484,27 @@ impl Collector {
         (self.segments_to_end + self.functions.len() as u64) * MAX_END_BYTES
     }
 
-    /// Writes buffered data of at least `FLUSH_BYTES` or `FLUSH_AFTER_NS`. Call it once a round.
+    /// Writes warnings about what was left out, at a time of the events' clock: call it at the end.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn maintain(&mut self, now_ns: Nanos) -> Result<()> {
-        let buffered = self.writer.buffered();
-        if buffered == 0
-            || (buffered < FLUSH_BYTES && now_ns.saturating_sub(self.flushed_ns) < FLUSH_AFTER_NS)
-        {
-            return Ok(());
-        }
-        self.flushed_ns = now_ns;
-        self.writer.flush()
-    }
-
-    /// Writes all buffered data.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn flush(&mut self) -> Result<()> {
-        self.writer.flush()
-    }
-
-    /// Ends the experiment at an instant.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn close(mut self, at_ns: Nanos) -> Result<()> {
+    pub fn warn_of_limits(&self, writer: &mut ExperimentWriter, at_ns: Nanos) -> Result<()> {
         let at_ns = self.relative_ns(at_ns);
         let (mappings, functions) = (self.unwritten_mappings, self.unwritten_functions);
         if mappings > 0 {
             let text = format!(
                 "{mappings} mappings are not in this experiment, because the process had more than {MAX_SEGMENTS}, or beyond a limit (-L): stacks there have no names"
             );
-            self.writer.warning(at_ns, &text)?;
+            writer.warning(at_ns, &text)?;
         }
         if functions > 0 {
             let text = format!(
                 "{functions} JIT functions are not in this experiment, because they were beyond a limit (-L, or {} MB of one process): they have no names",
                 MAX_MAP_BYTES >> 20
             );
-            self.writer.warning(at_ns, &text)?;
+            writer.warning(at_ns, &text)?;
         }
-        self.writer.close(at_ns).map(drop)
+        Ok(())
     }
 
     /// Converts a time of the events' clock to the experiment's time, which counts from its start.
