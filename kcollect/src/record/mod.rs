@@ -1,5 +1,5 @@
 //! One recording. Data go one way: [`input`] → [`dispatch`] → [`user`] → [`route`] → the writers,
-//! [`kernel::founder`] and [`process_writer`]; [`session`] starts, runs and stops it.
+//! [`kernel::machine_writer`] and [`process_writer`]; [`session`] starts, runs and stops it.
 
 pub mod activity;
 pub mod archives;

@@ -31,8 +31,8 @@ use user_collector::written_code::ByteBudget;
 use super::activity::{ThreadActivity, TypedHeader};
 use super::kernel::accounts::{Accounts, LivingThreads};
 use super::kernel::code::KernelCode;
-use super::kernel::founder::Founder;
 use super::kernel::header::Inherited;
+use super::kernel::machine_writer::MachineWriter;
 use super::kernel::process_usage::ProcessUsage;
 use super::process_writer::{FollowedProcess, ProcessWriter};
 use super::user_stacks::resolve_stack::relatives;
@@ -91,8 +91,8 @@ pub struct Beginning {
 /// The router, with all experiments of the recording.
 #[derive(Debug)]
 pub struct Router {
-    /// The kernel's experiment.
-    pub founder: Founder,
+    /// The machine's experiment.
+    pub founder: MachineWriter,
     inherited: Inherited,
     /// The kernel's code, which all experiments have.
     pub kernel: KernelCode,
@@ -142,7 +142,7 @@ impl Router {
         let start_ns = beginning.at_ns;
         let from = (&mut kernel, older);
         let (founder, inherited) =
-            Founder::create(dir, (plan, counters), from, (capture, start_ns), say)?;
+            MachineWriter::create(dir, (plan, counters), from, (capture, start_ns), say)?;
         Ok(Router {
             founder,
             inherited,

@@ -1,5 +1,5 @@
-//! The founder, `ktest.1.er`: the writer of the kernel's experiment, from its first byte to its
-//! last.
+//! The writer of the machine's experiment, `ktest.1.er`, from its first byte to its last. gprofng
+//! calls it the founder of the subexperiments in it.
 //!
 //! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
 //! subexperiment holds is one packet. A tick in the kernel has its kernel stack; one in user mode
@@ -20,7 +20,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::losses::Losses;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{ClockTick, CounterEvent, Detail};
+use experiment_format::packet::Detail;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
@@ -39,11 +39,11 @@ use super::shown_names::{name_of, shown_name};
 use super::times::Times;
 use crate::plan::{Archive, Plan};
 use crate::record::activity::TypedHeader;
-use crate::record::activity::{ActivityKind, OverflowEvent, ThreadActivity, ThreadEvent};
+use crate::record::activity::{ActivityKind, StateInterval, ThreadActivity, ThreadEvent};
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FounderCounts {
+pub struct MachineCounts {
     /// Ticks of CPUs written.
     pub ticks: Ticks,
     /// Packets of them written; one carries several ticks when a timer was late.
@@ -65,9 +65,9 @@ pub struct FounderCounts {
     pub overflows: u64,
 }
 
-/// The kernel's experiment, being written.
+/// The experiment of the machine, being written.
 #[derive(Debug)]
-pub struct Founder {
+pub struct MachineWriter {
     writer: ExperimentWriter,
     start_ns: Nanos,
     archive: Archive,
@@ -78,10 +78,10 @@ pub struct Founder {
     used_addresses: HashSet<u64>,
     samples: Samples,
     /// Counts for the summary.
-    pub recorded: FounderCounts,
+    pub recorded: MachineCounts,
 }
 
-impl Founder {
+impl MachineWriter {
     /// Writes what precedes the first tick: header, notes, the kernel's load objects,
     /// with their text where it can be read. On failure the experiment is removed. Returns what its
     /// subexperiments inherit too.
@@ -97,10 +97,10 @@ impl Founder {
         (kernel, older): (&mut KernelCode, Option<&ExperimentDir>),
         (capture, start_ns): (Option<UserStackCapture>, Nanos),
         mut say: impl FnMut(&str),
-    ) -> Result<(Founder, Inherited), Error> {
+    ) -> Result<(MachineWriter, Inherited), Error> {
         let run = header::run(start_ns);
         let header = header::header(plan, counters, capture);
-        let mut founder = Founder {
+        let mut machine = MachineWriter {
             writer: ExperimentWriter::create(dir, &header, run)?,
             start_ns,
             archive: plan.archive,
@@ -108,23 +108,23 @@ impl Founder {
             names: ThreadNames::default(),
             used_addresses: HashSet::new(),
             samples: Samples::new(start_ns, plan.tick_interval.nanos()),
-            recorded: FounderCounts::default(),
+            recorded: MachineCounts::default(),
         };
-        match founder.write_start(plan, (kernel, older), &mut say) {
+        match machine.write_start(plan, (kernel, older), &mut say) {
             Ok(maps) => {
                 let mut kernel = ObjectMaps::default();
                 kernel.extend(maps);
                 let inherited = Inherited {
-                    dir: Rc::clone(founder.writer.dir()),
+                    dir: Rc::clone(machine.writer.dir()),
                     header,
                     run,
                     kernel,
                 };
-                Ok((founder, inherited))
+                Ok((machine, inherited))
             }
             Err(error) => {
                 // The first error is the one to report.
-                let _ = founder.discard();
+                let _ = machine.discard();
                 Err(error)
             }
         }
@@ -173,7 +173,7 @@ impl Founder {
         }
         let stack = match tick.state {
             None => self.frames.idle(&mut self.writer)?,
-            Some(_) => self.stack(process, &header, &tick.stack)?,
+            Some(_) => self.stack(process, &header, &tick.stack.frames, tick.stack.truncated)?,
         };
         self.write_cpu_tick(&header, stack, tick.ticks)?;
         self.recorded.irq_work += if tick.irq_work {
@@ -194,16 +194,12 @@ impl Founder {
         stack: StackUid,
         ticks: Ticks,
     ) -> Result<(), Error> {
-        self.writer.tick(&ClockTick {
-            cpu: header.cpu,
-            time_ns: header.time_ns(),
-            stack,
-            tid: header.tid(),
-            pid: header.pid(),
+        let interval = StateInterval {
             state: Microstate::KernelCpu,
             ticks,
-            detail: Detail::None.number(),
-        })?;
+            detail: Detail::None,
+        };
+        self.writer.tick(&interval.packet(header, stack))?;
         self.recorded.ticks += ticks;
         self.recorded.packets += 1;
         Ok(())
@@ -218,17 +214,12 @@ impl Founder {
         processes: &ProcessTable,
         overflow: &CpuOverflow,
     ) -> Result<(), Error> {
-        let header = overflow.thread.header;
-        let process = processes.get(header.pid());
-        let stack = KernelStack {
-            frames: overflow.thread.kernel.clone(),
-            truncated: overflow.thread.truncated,
-            missing: false,
-        };
-        let stack = self.stack(process, &header, &stack)?;
-        self.name_thread(process, &header)?;
+        let thread = &overflow.thread;
+        let process = processes.get(thread.header.pid());
+        let stack = self.stack(process, &thread.header, &thread.kernel, thread.truncated)?;
+        self.name_thread(process, &thread.header)?;
         self.writer
-            .counted(&counter_event(&header, stack, overflow.cpu))?;
+            .counted(&overflow.cpu.packet(&thread.header, stack))?;
         self.recorded.overflows += 1;
         Ok(())
     }
@@ -255,43 +246,35 @@ impl Founder {
         processes: &ProcessTable,
         activity: &ThreadActivity,
     ) -> Result<(), Error> {
-        let written = match &activity.kind {
-            ActivityKind::Interval(interval) => interval.ticks > Ticks::ZERO,
-            // Only followed processes are traced.
-            ActivityKind::Event(event) => matches!(event, ThreadEvent::Overflow(_)),
-        };
-        if !written {
-            return Ok(());
-        }
-        let header = activity.header;
-        let process = processes.instance(activity.instance);
-        let stack = KernelStack {
-            frames: activity.kernel.clone(),
-            truncated: activity.truncated,
-            missing: false,
-        };
-        let stack = self.stack(process, &header, &stack)?;
-        self.name_thread(process, &header)?;
-        let interval = match &activity.kind {
-            ActivityKind::Interval(interval) => interval,
-            ActivityKind::Event(ThreadEvent::Overflow(overflow)) => {
-                let event = counter_event(&header, stack, *overflow);
-                return self.writer.counted(&event);
+        let header = &activity.header;
+        match &activity.kind {
+            ActivityKind::Interval(interval) if interval.ticks > Ticks::ZERO => {
+                let stack = self.stack_of(processes, activity)?;
+                self.recorded.thread_packets += 1;
+                self.recorded.thread_ticks += interval.ticks;
+                self.writer.tick(&interval.packet(header, stack))
             }
-            ActivityKind::Event(_) => return Ok(()),
-        };
-        self.recorded.thread_packets += 1;
-        self.recorded.thread_ticks += interval.ticks;
-        self.writer.tick(&ClockTick {
-            cpu: header.cpu,
-            time_ns: header.time_ns(),
-            stack,
-            tid: header.tid(),
-            pid: header.pid(),
-            state: interval.state,
-            ticks: interval.ticks,
-            detail: interval.detail.number(),
-        })
+            ActivityKind::Event(ThreadEvent::Overflow(overflow)) => {
+                let stack = self.stack_of(processes, activity)?;
+                self.writer.counted(&overflow.packet(header, stack))
+            }
+            // Only followed processes are traced.
+            ActivityKind::Interval(_) | ActivityKind::Event(_) => Ok(()),
+        }
+    }
+
+    /// The number of the stack of what a thread did. Writes the name of the thread too, if it is
+    /// new.
+    fn stack_of(
+        &mut self,
+        processes: &ProcessTable,
+        activity: &ThreadActivity,
+    ) -> Result<StackUid, Error> {
+        let process = processes.instance(activity.instance);
+        let header = &activity.header;
+        let stack = self.stack(process, header, &activity.kernel, activity.truncated)?;
+        self.name_thread(process, header)?;
+        Ok(stack)
     }
 
     /// Writes the sample of a thread that exited, with its times; `process` is the name of its
@@ -474,32 +457,21 @@ impl Founder {
         &mut self,
         process: Option<&ProcessInfo>,
         header: &RecordHeader,
-        stack: &KernelStack,
+        frames: &[u64],
+        truncated: bool,
     ) -> Result<StackUid, Error> {
-        if stack.frames.is_empty() {
+        if frames.is_empty() {
             let at = self.at(header.time_ns());
             return self
                 .frames
                 .user(&mut self.writer, process, header.pid(), at);
         }
-        self.note_kernel_stack(&stack.frames);
-        let end = if stack.truncated {
+        self.note_kernel_stack(frames);
+        let end = if truncated {
             StackEnd::Truncated
         } else {
             StackEnd::Complete
         };
-        self.writer.stack(&stack.frames, end)
-    }
-}
-
-fn counter_event(header: &RecordHeader, stack: StackUid, overflow: OverflowEvent) -> CounterEvent {
-    CounterEvent {
-        cpu: header.cpu,
-        time_ns: header.time_ns(),
-        stack,
-        tid: header.tid(),
-        pid: header.pid(),
-        tag: overflow.tag,
-        value: overflow.value,
+        self.writer.stack(frames, end)
     }
 }
