@@ -47,11 +47,6 @@ const MAX_HELD_ACTIVITIES: usize = 200_000;
 /// file, a change takes 40 us (measured).
 const MAX_MAPPINGS_AT_ONCE: usize = 500;
 
-/// Returns the pause with which every experiment begins.
-fn opening_pause(at_ns: Nanos) -> LogEvent {
-    LogEvent::Pause { at_ns, name: None }
-}
-
 /// The log event that says that recording starts or stops.
 fn recording_event(on: bool) -> impl Fn(Nanos) -> LogEvent {
     move |at_ns| {
@@ -79,6 +74,37 @@ pub struct ProcessContext<'a> {
 /// What a thread did, with its user stack if it has one.
 type Held = (ThreadActivity, Option<Arc<UserStack>>);
 
+/// Where what a process did goes. Without one, it goes to the founder.
+#[derive(Debug)]
+enum ProcessOutput {
+    /// Nowhere yet: it waits for the decision whether the process is followed.
+    Held(Vec<Held>),
+    /// To an experiment of its own.
+    Own(Box<ProcessWriter>),
+}
+
+impl Default for ProcessOutput {
+    fn default() -> ProcessOutput {
+        ProcessOutput::Held(Vec::new())
+    }
+}
+
+impl ProcessOutput {
+    fn writer(&self) -> Option<&ProcessWriter> {
+        match self {
+            ProcessOutput::Own(writer) => Some(writer),
+            ProcessOutput::Held(_) => None,
+        }
+    }
+
+    fn writer_mut(&mut self) -> Option<&mut ProcessWriter> {
+        match self {
+            ProcessOutput::Own(writer) => Some(writer),
+            ProcessOutput::Held(_) => None,
+        }
+    }
+}
+
 /// What an experiment begins with.
 #[derive(Debug, Default)]
 pub struct Beginning {
@@ -103,9 +129,8 @@ pub struct Router {
     last_threads: LivingThreads,
     /// How many of them lack the time since the sample before: see [`Accounts::unclosed`].
     pub unclosed_threads: u64,
-    subexperiments: BTreeMap<ProcessInstance, Box<ProcessWriter>>,
+    outputs: BTreeMap<ProcessInstance, ProcessOutput>,
     names: DirectoryNames,
-    held: BTreeMap<ProcessInstance, Vec<Held>>,
     held_activities: usize,
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
@@ -151,9 +176,8 @@ impl Router {
             usage: ProcessUsage::new(start_ns),
             last_threads: LivingThreads::default(),
             unclosed_threads: 0,
-            subexperiments: BTreeMap::new(),
+            outputs: BTreeMap::new(),
             names: DirectoryNames::new(),
-            held: BTreeMap::new(),
             held_activities: 0,
             finished: Vec::new(),
             finished_bytes: 0,
@@ -185,8 +209,7 @@ impl Router {
     pub fn measure(&mut self) {
         if let Some(limit) = self.limit {
             let most = limit.saturating_add(limit / 2);
-            let ends = self.subexperiments.values();
-            let end_bytes: u64 = ends.map(|experiment| experiment.end_bytes()).sum();
+            let end_bytes: u64 = self.writers().map(ProcessWriter::end_bytes).sum();
             let written = self.bytes_written() + end_bytes;
             self.byte_budget.set(most.saturating_sub(written));
         }
@@ -218,25 +241,25 @@ impl Router {
             |process: &TrackedProcess| process.first.is_some() || context.policy.waits_for_ticks();
         if !process.is_some_and(waits) {
             self.to_founder(context.processes, &activity);
-        } else if self.held_activities < MAX_HELD_ACTIVITIES {
+        } else if self.held_activities < MAX_HELD_ACTIVITIES
+            && let ProcessOutput::Held(held) = self.outputs.entry(instance).or_default()
+        {
             self.held_activities += 1;
-            self.held
-                .entry(instance)
-                .or_default()
-                .push((activity, stack));
+            held.push((activity, stack));
         } else {
             self.not_held += 1;
             self.to_founder(context.processes, &activity);
         }
     }
 
-    /// Writes what a thread did into the subexperiment of its process, and returns whether there is
+    /// Writes what a thread did into the experiment of its process, and returns whether there is
     /// one.
     fn write_followed(&mut self, activity: &ThreadActivity, stack: Option<&UserStack>) -> bool {
-        let Some(experiment) = self.subexperiments.get_mut(&activity.instance) else {
+        let output = self.outputs.get_mut(&activity.instance);
+        let Some(writer) = output.and_then(ProcessOutput::writer_mut) else {
             return false;
         };
-        let result = experiment.activity(activity, stack, &self.inherited.kernel);
+        let result = writer.activity(activity, stack, &self.inherited.kernel);
         self.note(result);
         true
     }
@@ -255,14 +278,18 @@ impl Router {
         instance: ProcessInstance,
         now_ns: Nanos,
     ) {
-        if self.failed.is_some() || self.subexperiments.contains_key(&instance) {
+        if self.failed.is_some() {
             return;
         }
+        // The one that is routed now is not held yet.
+        let held = match self.outputs.get(&instance) {
+            Some(ProcessOutput::Own(_)) => return,
+            Some(ProcessOutput::Held(held)) => held.len(),
+            None => 0,
+        };
         let Some(process) = context.tracker.get(instance) else {
             return;
         };
-        // The one that is routed now is not held yet.
-        let held = self.held.get(&instance).map_or(0, Vec::len);
         if let Some(first) = &process.first
             && !process.may_execute(now_ns)
             && held + 1 >= self.min_intervals
@@ -291,17 +318,21 @@ impl Router {
         }
     }
 
-    fn begin(&mut self, instance: ProcessInstance, mut experiment: ProcessWriter) {
+    fn begin(&mut self, instance: ProcessInstance, mut writer: ProcessWriter) {
         let kernel = &self.inherited.kernel;
-        let mut result = experiment.log(self.founder.start_ns(), opening_pause);
+        // Every experiment begins with a pause.
+        let mut result = writer.log(self.founder.start_ns(), recording_event(false));
         for (at, on) in &self.recording_changes {
-            result = result.and(experiment.log(*at, recording_event(*on)));
+            result = result.and(writer.log(*at, recording_event(*on)));
         }
-        for (activity, stack) in self.held.remove(&instance).unwrap_or_default() {
-            self.held_activities -= 1;
-            result = result.and(experiment.activity(&activity, stack.as_deref(), kernel));
+        if let Some(ProcessOutput::Held(held)) = self.outputs.remove(&instance) {
+            self.held_activities -= held.len();
+            for (activity, stack) in held {
+                result = result.and(writer.activity(&activity, stack.as_deref(), kernel));
+            }
         }
-        self.subexperiments.insert(instance, Box::new(experiment));
+        let own = ProcessOutput::Own(Box::new(writer));
+        self.outputs.insert(instance, own);
         self.note(result);
     }
 
@@ -316,22 +347,46 @@ impl Router {
         for instance in instances {
             self.begin_if_due(context, instance, Nanos::MAX);
         }
-        for instance in self.held.keys().copied().collect::<Vec<_>>() {
-            self.release_held(context.processes, instance);
+        let is_held = |output: &ProcessOutput| matches!(output, ProcessOutput::Held(_));
+        let held = self.outputs.extract_if(.., |_, output| is_held(output));
+        for (_, output) in held.collect::<Vec<_>>() {
+            if let ProcessOutput::Held(held) = output {
+                self.release(context.processes, held);
+            }
         }
     }
 
-    fn release_held(&mut self, processes: &ProcessTable, instance: ProcessInstance) {
-        for (activity, _) in self.held.remove(&instance).unwrap_or_default() {
-            self.held_activities -= 1;
+    /// Writes what was held into the founder: the process is not followed.
+    fn release(&mut self, processes: &ProcessTable, held: Vec<Held>) {
+        self.held_activities -= held.len();
+        for (activity, _) in held {
             self.to_founder(processes, &activity);
         }
+    }
+
+    /// Writes into the experiment of each followed process.
+    fn each(&mut self, mut write: impl FnMut(ProcessInstance, &mut ProcessWriter) -> Result<()>) {
+        for (instance, output) in &mut self.outputs {
+            if let Some(writer) = output.writer_mut()
+                && let Err(error) = write(*instance, writer)
+            {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    fn writers(&self) -> impl Iterator<Item = &ProcessWriter> {
+        self.outputs.values().filter_map(ProcessOutput::writer)
+    }
+
+    fn writer(&self, instance: ProcessInstance) -> Option<&ProcessWriter> {
+        self.outputs.get(&instance)?.writer()
     }
 
     /// Returns whether a process has an experiment of its own by now.
     #[must_use]
     pub fn has_subexperiment(&self, instance: ProcessInstance) -> bool {
-        self.subexperiments.contains_key(&instance)
+        self.writer(instance).is_some()
     }
 
     /// Records that a process executed another program.
@@ -365,20 +420,14 @@ impl Router {
     /// Writes a part of what changed in the mappings of all processes. Returns whether the rest
     /// waits: each mapped file is opened, which takes longer than mapping it.
     pub fn write_some_mappings(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) -> bool {
-        let (mut left, mut result) = (MAX_MAPPINGS_AT_ONCE, Ok(()));
-        for (instance, experiment) in &mut self.subexperiments {
-            if !tracker.has_its_number(*instance) {
-                continue;
+        let mut left = MAX_MAPPINGS_AT_ONCE;
+        self.each(|instance, writer| {
+            if left > 0 && tracker.has_its_number(instance) {
+                let written = writer.mappings(code, left)?;
+                left -= written.min(left);
             }
-            match experiment.mappings(code, left) {
-                Ok(written) => left -= written.min(left),
-                Err(error) => result = result.and(Err(error)),
-            }
-            if left == 0 {
-                break;
-            }
-        }
-        self.note(result);
+            Ok(())
+        });
         left == 0
     }
 
@@ -387,8 +436,9 @@ impl Router {
         instance: ProcessInstance,
         write: impl FnOnce(&mut ProcessWriter) -> Result<()>,
     ) {
-        if let Some(experiment) = self.subexperiments.get_mut(&instance) {
-            let result = write(experiment);
+        let output = self.outputs.get_mut(&instance);
+        if let Some(writer) = output.and_then(ProcessOutput::writer_mut) {
+            let result = write(writer);
             self.note(result);
         }
     }
@@ -400,24 +450,25 @@ impl Router {
         instance: ProcessInstance,
         at_ns: Nanos,
     ) {
-        self.release_held(context.processes, instance);
-        let Some(mut experiment) = self.subexperiments.remove(&instance) else {
-            return;
+        let mut writer = match self.outputs.remove(&instance) {
+            Some(ProcessOutput::Own(writer)) => writer,
+            Some(ProcessOutput::Held(held)) => return self.release(context.processes, held),
+            None => return,
         };
         self.usage.end(instance);
         let process = context.tracker.get(instance);
         let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.
         if context.tracker.has_its_number(instance) {
-            let result = experiment.mappings(context.code, usize::MAX);
+            let result = writer.mappings(context.code, usize::MAX);
             self.note(result.map(drop));
-            let result = experiment.last_code(context.code);
+            let result = writer.last_code(context.code);
             self.note(result);
         }
-        experiment.report_all_used(context.code);
-        self.finished.push(experiment.summary());
-        self.finished_bytes += experiment.bytes_written();
-        let result = experiment.close(exited.unwrap_or(at_ns));
+        writer.report_all_used(context.code);
+        self.finished.push(writer.summary());
+        self.finished_bytes += writer.bytes_written();
+        let result = writer.close(exited.unwrap_or(at_ns));
         self.note(result);
     }
 
@@ -426,11 +477,7 @@ impl Router {
     pub fn recording(&mut self, now_ns: Nanos, on: bool) {
         self.recording_changes.push((now_ns, on));
         self.log(now_ns, recording_event(on));
-        let mut result = Ok(());
-        for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.log(now_ns, recording_event(on)));
-        }
-        self.note(result);
+        self.each(|_, writer| writer.log(now_ns, recording_event(on)));
     }
 
     /// Writes an event of the run into the founder.
@@ -453,33 +500,26 @@ impl Router {
     /// Once a round: writes what changed in the subexperiments.
     pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now_ns: Nanos) {
         self.measure();
-        let mut result = Ok(());
-        for (instance, experiment) in &mut self.subexperiments {
-            let current = tracker.has_its_number(*instance);
-            result = result.and(experiment.maintain(now_ns, current, code));
-        }
-        self.note(result);
+        self.each(|instance, writer| {
+            writer.maintain(now_ns, tracker.has_its_number(instance), code)
+        });
     }
 
     /// Writes what waits in memory, so that the experiment can be read to its last tick.
     pub fn flush(&mut self) {
-        let mut result = Ok(());
-        for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.flush());
-        }
-        self.note(result);
+        self.each(|_, writer| writer.flush());
     }
 
     /// Archives the rest of what the subexperiments refer to, as fast as possible.
     pub fn archive_rest(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) {
-        let mut result = Ok(());
-        for (instance, experiment) in &mut self.subexperiments {
-            if tracker.has_its_number(*instance) {
-                result = result.and(experiment.mappings(code, usize::MAX).map(drop));
+        self.each(|instance, writer| {
+            let mut result = Ok(());
+            if tracker.has_its_number(instance) {
+                result = writer.mappings(code, usize::MAX).map(drop);
             }
-            experiment.report_all_used(code);
-        }
-        self.note(result);
+            writer.report_all_used(code);
+            result
+        });
         code.objects.archive_used_sources();
         if let Some(archiver) = code.objects.archiver() {
             archiver.hurry();
@@ -489,7 +529,7 @@ impl Router {
     /// Returns the followed processes, those that exited included, by the number of their ticks.
     #[must_use]
     pub fn followed(&self) -> Vec<FollowedProcess> {
-        let living = self.subexperiments.values().map(|open| open.summary());
+        let living = self.writers().map(ProcessWriter::summary);
         let mut all: Vec<_> = self.finished.iter().cloned().chain(living).collect();
         all.sort_by(|a, b| (b.ticks, &a.experiment).cmp(&(a.ticks, &b.experiment)));
         all
@@ -498,8 +538,7 @@ impl Router {
     /// Bytes written, archives not counted.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        let open = self.subexperiments.values();
-        let open: u64 = open.map(|experiment| experiment.bytes_written()).sum();
+        let open: u64 = self.writers().map(ProcessWriter::bytes_written).sum();
         self.founder.bytes_written() + self.finished_bytes + open
     }
 
@@ -529,7 +568,7 @@ impl Router {
     /// The first error of the whole recording.
     pub fn close(mut self, context: Option<ProcessContext<'_>>, stopped_ns: Nanos) -> Result<()> {
         if let Some(mut context) = context {
-            for instance in self.subexperiments.keys().copied().collect::<Vec<_>>() {
+            for instance in self.outputs.keys().copied().collect::<Vec<_>>() {
                 self.close_subexperiment(&mut context, instance, stopped_ns);
             }
         }

@@ -110,18 +110,18 @@ impl Router {
         processes: &ProcessTable,
         (at_ns, label): (Nanos, &str),
     ) {
-        let open: Vec<_> = self.subexperiments.keys().copied().collect();
+        let outputs = self.outputs.iter();
+        let open = outputs.filter(|(_, output)| output.writer().is_some());
+        let open: Vec<_> = open.map(|(instance, _)| *instance).collect();
         let usage = self.usage_of(&open, processes, at_ns);
-        let mut result = Ok(());
-        for (instance, experiment) in &mut self.subexperiments {
-            let process = tracker.get(*instance);
-            if let Some(process) = process
-                && let Some(usage) = usage.get(instance)
-            {
-                result = result.and(experiment.sample(at_ns, label, usage, process.exited_ns));
-            }
-        }
-        self.note(result);
+        self.each(
+            |instance, writer| match (tracker.get(instance), usage.get(&instance)) {
+                (Some(process), Some(usage)) => {
+                    writer.sample(at_ns, label, usage, process.exited_ns)
+                }
+                _ => Ok(()),
+            },
+        );
     }
 
     /// Writes the last samples of processes that have exited, unless they are already written.
@@ -133,8 +133,8 @@ impl Router {
         now_ns: Nanos,
     ) {
         let unsampled = |instance: &ProcessInstance| {
-            let experiment = self.subexperiments.get(instance);
-            experiment.is_some_and(|experiment| !experiment.sampled_exit())
+            let writer = self.writer(*instance);
+            writer.is_some_and(|writer| !writer.sampled_exit())
         };
         let instances: Vec<ProcessInstance> = instances.filter(unsampled).collect();
         if instances.is_empty() {

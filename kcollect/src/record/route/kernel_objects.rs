@@ -4,7 +4,7 @@
 use experiment_format::Result;
 use experiment_format::map::MapEvent;
 
-use super::Router;
+use super::{ProcessOutput, Router};
 use crate::plan::Archive;
 
 impl Router {
@@ -36,9 +36,14 @@ impl Router {
             Err(error) => return self.note(Err(error)),
         };
         self.inherited.kernel.extend(maps);
+        let kernel = &self.inherited.kernel;
         let mut result = Ok(());
-        for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.kernel_objects(&self.inherited.kernel));
+        for writer in self
+            .outputs
+            .values_mut()
+            .filter_map(ProcessOutput::writer_mut)
+        {
+            result = result.and(writer.kernel_objects(kernel));
         }
         self.note(result);
     }
