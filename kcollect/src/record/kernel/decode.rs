@@ -75,8 +75,6 @@ impl CpuTick {
 /// An interval off the CPU: the thread was blocked, then waited for a CPU.
 #[derive(Clone, Debug)]
 pub struct OffCpu {
-    /// Ticks by state.
-    pub ticks: [Ticks; Microstate::PER_THREAD],
     /// The kernel stack at the switch.
     pub stack: KernelStack,
     /// Its two parts. Either may be without a tick.
@@ -159,7 +157,6 @@ impl Decoder {
         };
         let state = Microstate::ALL[usize::from(record.state)];
         OffCpu {
-            ticks: record.counts().map(|ticks| Ticks(ticks.into())),
             parts: [
                 part(state, Ticks(record.blocked_ticks.into()), blocked),
                 part(
