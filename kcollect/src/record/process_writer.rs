@@ -8,6 +8,8 @@
 mod followed_process;
 mod header;
 
+use std::borrow::Cow;
+
 use bpf_abi::RecordHeader;
 use experiment_format::Result;
 use experiment_format::ids::Pid;
@@ -290,7 +292,11 @@ impl ProcessWriter {
             true if end == StackEnd::Complete => StackEnd::Truncated,
             _ => end,
         };
-        let frames: Vec<u64> = activity.kernel.iter().chain(user).copied().collect();
+        let frames = match &*activity.kernel {
+            // Most ticks, which are in user mode.
+            [] => Cow::Borrowed(user),
+            kernel_frames => Cow::Owned([kernel_frames, user].concat()),
+        };
         self.name_thread(header)?;
         self.code.stack(&mut self.writer, (&frames, end), kernel)
     }
