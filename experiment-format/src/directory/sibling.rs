@@ -15,8 +15,8 @@ use super::create::{PendingFile, entries};
 use super::name::SUFFIX;
 use super::series::{PACKED, is_ours};
 use crate::Result;
-use kcollect_elf::section_build_id;
 use crate::archive::{ARCHIVES, archive_name};
+use kcollect_elf::section_build_id;
 
 /// Max experiments that are searched for copies. Most objects are in the newest one.
 const MAX_SIBLINGS: usize = 8;

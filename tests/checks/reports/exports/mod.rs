@@ -107,16 +107,8 @@ fn a_failed_export_is_reported_and_leaves_nothing() -> Result<()> {
             65,
             "kcollect: ",
         ),
-        (
-            &["flame", name, "--process", "nosuch,99"],
-            65,
-            "nosuch",
-        ),
-        (
-            &["report", name, "--process", "nosuch"],
-            65,
-            "nosuch",
-        ),
+        (&["flame", name, "--process", "nosuch,99"], 65, "nosuch"),
+        (&["report", name, "--process", "nosuch"], 65, "nosuch"),
         (
             &["export", name, "--to", "pprof", "-o", "no/such/place"],
             73,
