@@ -130,41 +130,25 @@ impl Model {
         for info in &mut self.experiments {
             info.tick_us = 1;
         }
-        let rows_of = |(row, amount): (TickRow, u64)| {
+        let micros = |ns: i64| ns.max(0).cast_unsigned().div_ceil(1000).max(1);
+        let (waits, calls) = (self.waits.iter(), self.io_calls.iter());
+        let blocks = self.allocations.iter();
+        let amounts: Box<dyn Iterator<Item = (TickRow, u64)>> = match events {
+            TracedEvents::Locks => Box::new(waits.map(|wait| (wait.row, micros(wait.duration_ns)))),
+            TracedEvents::Io => Box::new(calls.map(|call| (call.row, micros(call.duration_ns)))),
+            TracedEvents::Allocated => Box::new(blocks.map(|block| (block.row, block.bytes))),
+            TracedEvents::Live => Box::new(blocks.map(|block| (block.row, block.live_bytes))),
+        };
+        let state = events.state() as u8;
+        let rows = amounts.flat_map(|(row, amount)| {
             pieces(amount).map(move |ticks| TickRow {
                 ticks,
                 micros: ticks.into(),
-                state: events.state() as u8,
+                state,
                 ..row
             })
-        };
-        let rows = |(row, duration_ns): (TickRow, i64)| {
-            let micros = duration_ns.max(0).cast_unsigned().div_ceil(1000).max(1);
-            rows_of((row, micros))
-        };
-        self.rows = match events {
-            TracedEvents::Locks => {
-                let waits = self.waits.iter();
-                waits
-                    .flat_map(|wait| rows((wait.row, wait.duration_ns)))
-                    .collect()
-            }
-            TracedEvents::Io => {
-                let calls = self.io_calls.iter();
-                calls
-                    .flat_map(|call| rows((call.row, call.duration_ns)))
-                    .collect()
-            }
-            TracedEvents::Allocated => {
-                let all = self.allocations.iter();
-                all.flat_map(|one| rows_of((one.row, one.bytes))).collect()
-            }
-            TracedEvents::Live => {
-                let all = self.allocations.iter();
-                all.flat_map(|one| rows_of((one.row, one.live_bytes)))
-                    .collect()
-            }
-        };
+        });
+        self.rows = rows.collect();
         if events == TracedEvents::Live && self.rows.is_empty() {
             return Err(Failure::new(
                 ExitKind::Empty,
