@@ -40,8 +40,8 @@
 //! * [`microstate`] has the states of a thread, which are columns of reports.
 //! * [`groups`] matches units, containers and control groups of processes.
 //! * [`ids`] has the types of the numbers of processes, threads and stacks.
-//! * [`units`] has the types of times and ticks, and [`text`] makes names of processes safe to print.
-//!   They are from the crate `kcollect-types`.
+//! * [`units`] has the types of times and ticks, and [`text`] makes names of processes safe to
+//!   print. They are from the crate `kcollect-types`.
 //!
 //! # What holds at any time
 //!

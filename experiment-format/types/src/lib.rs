@@ -1,5 +1,5 @@
-//! Types that all packages share: numbers of processes and threads, times and ticks, and text that is
-//! safe to print.
+//! Types that all packages share: numbers of processes and threads, times and ticks, and text that
+//! is safe to print.
 
 pub mod ids;
 pub mod text;

@@ -1,11 +1,11 @@
 //! System calls that do I/O, of the processes that are traced (`-i`): their operations, and the
 //! names of their descriptors.
 //!
-//! [`calls`] has the calls that are traced. [`descriptors`] follows the descriptors of one process from call to
-//! call. [`tables`] has the processes, some of which share their descriptors. [`look`] finds the
-//! names of others in the process's `/proc`. [`registered`] has the files of `io_uring` that have
-//! no descriptor. [`interrupted`] holds calls that a signal has interrupted. `address` has the
-//! addresses of sockets as text.
+//! [`calls`] has the calls that are traced. [`descriptors`] follows the descriptors of one process
+//! from call to call. [`tables`] has the processes, some of which share their descriptors. [`look`]
+//! finds the names of others in the process's `/proc`. [`registered`] has the files of `io_uring`
+//! that have no descriptor. [`interrupted`] holds calls that a signal has interrupted. `address`
+//! has the addresses of sockets as text.
 
 mod address;
 pub mod calls;
