@@ -105,28 +105,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         "{:?}",
         followed.losses
     );
-    // Only those that the audit saw from fork to exit, with all their names: others run as long as
-    // the machine.
-    let short_lived: BTreeMap<Pid, &AuditedProcess> = lives
-        .iter()
-        .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
-        .map(|(pid, life)| (*pid, life))
-        .collect();
-    ensure!(
-        short_lived.len() >= programs,
-        "the audit has {} programs of {} processes",
-        short_lived.len(),
-        lives.len()
-    );
-    let called: BTreeSet<&str> = short_lived
-        .values()
-        .flat_map(|life| life.names.iter().map(String::as_str))
-        .collect();
-    ensure!(
-        names.iter().all(|name| called.contains(name)),
-        "the audit has {called:?}"
-    );
-
+    let short_lived = short_lived(&lives, programs, names)?;
     // `-F on` follows processes with a tick on a CPU; one that only waited is in the founder.
     let on_cpu = states.processes.iter().filter(|row| row.ticks > 0);
     let with_ticks: BTreeSet<Pid> = on_cpu.map(|row| row.pid).collect();
@@ -195,6 +174,35 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         "{nowhere} of {frames} frames in no load object"
     );
     Ok(())
+}
+
+/// The processes that the audit saw from fork to exit, with all their names: others run as long as
+/// the machine.
+fn short_lived<'a>(
+    lives: &'a BTreeMap<Pid, AuditedProcess>,
+    programs: usize,
+    names: &[&str],
+) -> Result<BTreeMap<Pid, &'a AuditedProcess>> {
+    let short_lived: BTreeMap<Pid, &AuditedProcess> = lives
+        .iter()
+        .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
+        .map(|(pid, life)| (*pid, life))
+        .collect();
+    ensure!(
+        short_lived.len() >= programs,
+        "the audit has {} programs of {} processes",
+        short_lived.len(),
+        lives.len()
+    );
+    let called: BTreeSet<&str> = short_lived
+        .values()
+        .flat_map(|life| life.names.iter().map(String::as_str))
+        .collect();
+    ensure!(
+        names.iter().all(|name| called.contains(name)),
+        "the audit has {called:?}"
+    );
+    Ok(short_lived)
 }
 
 /// The contents of a subexperiment.

@@ -339,31 +339,7 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         judge_function(&followed, memory, "burn_one", 900)?;
         judge_function(&followed, narrow, "burn_narrow", 600)?;
 
-        let deep = the(6)?;
-        judge_function(&followed, deep, "burn_deep", 1200)?;
-        let ends = followed.ends(deep)?;
-        let cut = ends.get("depth_limit").copied().unwrap_or(0);
-        let (user, _) = deep.user_ticks(|_| true);
-        ensure!(
-            cut as f64 >= 0.5 * user as f64,
-            "of {user} ticks at the bottom: {ends:?}"
-        );
-        for state_interval in &deep.state_intervals {
-            ensure!(
-                state_interval.frames <= MAX_FRAMES,
-                "{} frames",
-                state_interval.frames
-            );
-            ensure!(
-                state_interval.frames < MAX_FRAMES || state_interval.end == StackEnd::Truncated,
-                "{state_interval:?}"
-            );
-        }
-        let table = deep.functions(None)?;
-        let truncated = table
-            .find("<Truncated-stack>")
-            .map_or(0.0, |row| row.values[1]);
-        ensure!(truncated > 0.5, "<Truncated-stack> {truncated} s");
+        judge_deep(&followed, the(6)?)?;
 
         judge_function(&followed, the(7)?, "spin_nowhere", 100)?;
         let killed = the(8)?;
@@ -377,6 +353,35 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         judge_function(&followed, followed.the(outside)?, "burn_one", 200)?;
         followed.lost_nothing()
     })
+}
+
+/// Stacks that are deeper than the limit end there, and say so.
+fn judge_deep(followed: &Followed, deep: &FollowedProcess) -> Result<()> {
+    judge_function(followed, deep, "burn_deep", 1200)?;
+    let ends = followed.ends(deep)?;
+    let cut = ends.get("depth_limit").copied().unwrap_or(0);
+    let (user, _) = deep.user_ticks(|_| true);
+    ensure!(
+        cut as f64 >= 0.5 * user as f64,
+        "of {user} ticks at the bottom: {ends:?}"
+    );
+    for state_interval in &deep.state_intervals {
+        ensure!(
+            state_interval.frames <= MAX_FRAMES,
+            "{} frames",
+            state_interval.frames
+        );
+        ensure!(
+            state_interval.frames < MAX_FRAMES || state_interval.end == StackEnd::Truncated,
+            "{state_interval:?}"
+        );
+    }
+    let table = deep.functions(None)?;
+    let truncated = table
+        .find("<Truncated-stack>")
+        .map_or(0.0, |row| row.values[1]);
+    ensure!(truncated > 0.5, "<Truncated-stack> {truncated} s");
+    Ok(())
 }
 
 #[test]
