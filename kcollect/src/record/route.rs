@@ -127,7 +127,7 @@ pub struct Router {
     usage: ProcessUsage,
     /// The last records of the threads that lived at the end.
     last_threads: LivingThreads,
-    /// How many of them lack the time since the sample before: see [`Accounts::unclosed`].
+    /// Number of them whose time since the previous sample is missing: see [`Accounts::unclosed`].
     pub unclosed_threads: u64,
     outputs: BTreeMap<ProcessInstance, ProcessOutput>,
     names: DirectoryNames,

@@ -231,7 +231,7 @@ fn a_lost_frame_pointer_that_is_needed() {
 /// gcc's prologue that realigns uses r10, which functions do not save; r12 is saved by a function
 /// that changes it.
 #[test]
-fn other_registers_belong_to_innermost_frames() {
+fn saved_registers_are_followed_and_r10_only_at_the_start() {
     let drawing = |register| {
         Drawing::new()
             .register(register, 0x7020)
