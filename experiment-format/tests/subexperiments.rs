@@ -11,7 +11,7 @@ mod synthetic;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -44,10 +44,9 @@ fn named(tid: u32, pid: u32) -> LogEvent {
     }
 }
 
-#[test]
-fn gprofng_adds_up_founder_and_subexperiments() {
-    let tmp = tempfile::tempdir().unwrap();
-    let mut founder = founder(tmp.path());
+/// A founder with idle ticks, and three subexperiments, each with five threads.
+fn with_three_subexperiments(parent: &Path) -> PathBuf {
+    let mut founder = founder(parent);
     founder.map(&function(0x2000, "<IDLE>")).unwrap();
     let idle = founder.stack(&[0x2000], StackEnd::Complete).unwrap();
     founder
@@ -90,8 +89,13 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     for sub in subs {
         sub.close(Nanos(6 * SECOND)).unwrap();
     }
-    let path = founder.close(Nanos(7 * SECOND)).unwrap();
+    founder.close(Nanos(7 * SECOND)).unwrap()
+}
 
+#[test]
+fn gprofng_adds_up_founder_and_subexperiments() {
+    let tmp = tempfile::tempdir().unwrap();
+    let path = with_three_subexperiments(tmp.path());
     let text = display(
         &path,
         &["-metrics", "e.user:e.sleep:e.kcpu:name", "-functions"],
@@ -140,10 +144,16 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     for complaint in ["not closed", "missing", "invalid", "corrupted"] {
         assert!(!header.contains(complaint), "{complaint} in {header}");
     }
+}
+
+#[test]
+fn subexperiments_are_read_as_they_were_written() {
+    let tmp = tempfile::tempdir().unwrap();
+    let path = with_three_subexperiments(tmp.path());
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
     assert_eq!(subs.len(), 3);
-    for sub in &subs {
-        let sub = Experiment::open(sub).unwrap();
+    for sub in subs {
+        let sub = Experiment::open(&sub).unwrap();
         let read = sub.header();
         let written = followed::header(read.pid.0);
         assert_eq!(
@@ -151,9 +161,6 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             (written.mpi_rank, &written.container)
         );
         assert!(read.container.is_some());
-    }
-    for sub in subs {
-        let sub = Experiment::open(&sub).unwrap();
         assert!(sub.is_closed());
         assert_eq!(sub.samples().unwrap().len(), 5);
         assert_eq!(sub.header().system.cpus.len(), 300);
