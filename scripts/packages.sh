@@ -68,6 +68,16 @@ have_static() {
     esac
 }
 
+# bindgen loads libclang. Debian's clang depends on it; one from elsewhere may come without it.
+have_libclang() {
+    [ -z "${LIBCLANG_PATH:-}" ] || return 0
+    for library in /usr/lib*/libclang.so* /usr/lib*/*/libclang.so* /usr/lib*/*/*/libclang.so* \
+        /usr/local/lib*/libclang.so* /usr/local/lib*/*/*/libclang.so* /usr/local/llvm*/lib*/libclang.so*; do
+        [ ! -e "$library" ] || return 0
+    done
+    return 1
+}
+
 # The missing things: as words for messages, and as packages.
 missing=
 packages=
@@ -80,6 +90,7 @@ find_missing() {
     missing=
     packages=
     have clang || missing clang clang
+    have_libclang || missing libclang libclang1
     # The C library's headers are not part of gcc's package, and nothing can be linked without that
     # library.
     echo '#include <stdlib.h>' | cc -fsyntax-only -x c - 2>/dev/null || missing "a C compiler" "gcc libc6-dev"

@@ -170,7 +170,7 @@ impl ProbedProcess {
         let use_index = u64::from(self.use_index) << PROBE_USE_SHIFT;
         let cost = u64::from(cost_ns) << PROBE_COST_SHIFT;
         let operands = u64::from(operands) << PROBE_OPERANDS_SHIFT;
-        u64::from(function) | use_index | cost | operands
+        u64::from(u8::from(function)) | use_index | cost | operands
     }
 
     /// Returns the cookie of a function's probe.

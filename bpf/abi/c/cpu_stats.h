@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What the BPF programs count on each CPU, read by user space from maps. Their Rust mirror is
- * bpf/abi/src/layout.rs, and a test compares every offset. */
+/* What the BPF programs count on each CPU, read by user space from maps. */
 #ifndef KCOLLECT_CPU_STATS_H
 #define KCOLLECT_CPU_STATS_H
 
@@ -10,34 +9,40 @@
  * that run on this CPU with interrupts off. user + kernel + idle + stolen boundaries are the time
  * recorded; all but unsent + lost of them were sent. Six cache lines, so that CPUs share none. */
 struct cpu_stats {
-	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
-	__u64 index;	 /* struct grid */
-	__u64 user;
-	__u64 kernel;
-	__u64 idle;
-	__u64 unsent; /* idle boundaries that were not sent, by request (-x on) */
-	__u64 lost;   /* boundaries whose record found the ring full */
-	__u64 lost_records;
+	/* When the tick grid began (struct grid), CLOCK_MONOTONIC; 0 while the CPU has no clock. */
+	__u64 origin_ns;
+	__u64 index;	    /* the last boundary that was counted (struct grid) */
+	__u64 user;	    /* boundaries in user mode */
+	__u64 kernel;	    /* boundaries in the kernel */
+	__u64 idle;	    /* boundaries in the idle task */
+	__u64 unsent;	    /* idle boundaries that were not sent, by request (-x on) */
+	__u64 lost;	    /* boundaries whose record found the ring full */
+	__u64 lost_records; /* records that found the ring full */
 	/* Boundaries beyond the first of a firing on a busy CPU, whose timer was late. */
 	__u64 late;
-	__u64 truncated;    /* records with FLAG_TRUNCATED */
-	__u64 no_stack;	    /* records with FLAG_NO_STACK */
-	__u64 last_ns;	    /* when the clock last fired or idle time was last counted */
-	__u64 in_idle;	    /* the CPU is in the idle loop's sleep, or in an interrupt in it */
+	__u64 truncated; /* records with FLAG_TRUNCATED */
+	__u64 no_stack;	 /* records with FLAG_NO_STACK */
+	/* When the clock last fired or idle time was last counted, CLOCK_MONOTONIC; 0 before. */
+	__u64 last_ns;
+	__u64 in_idle;	    /* 1: the CPU is in the idle loop's sleep, or in an interrupt in it */
 	__u64 next_ns;	    /* the next boundary, CLOCK_MONOTONIC */
 	__u64 offset_ns;    /* scheduler's clock minus CLOCK_MONOTONIC */
-	__u64 offset_stale; /* offset_ns was not taken since the last tick */
+	__u64 offset_stale; /* 1: offset_ns was not taken since the last tick */
 	__u64 off_cpu_lost; /* boundaries of off-CPU records that found the ring full */
 	__u64 thread_records_lost; /* thread records that found the ring full */
-	__u64 threads_untracked;   /* times that the kernel had no memory for a thread's account */
-	__u64 begun_ns;		   /* the begin_ns that the grid has counted up to */
-	/* Returns to user mode that could not be waited for or sent. */
+	/* Times that the kernel had no memory for a thread's account: at a context switch (the
+	 * thread is tracked from its next one), or when recording starts. */
+	__u64 threads_untracked;
+	__u64 begun_ns; /* the begin_ns that the grid has counted up to */
+	/* Returns to user mode that could not be waited for or sent: records with their numbers
+	 * have no user stack. */
 	__u64 user_returns_lost;
-	/* A program works on threads of this CPU. Only set where counters overflow, whose programs
-	 * may interrupt it. */
+	/* 1: a program works on threads of this CPU. Only set where counters overflow, whose
+	 * programs may interrupt it. */
 	__u64 busy;
 	__u64 home_ns; /* origin_ns when recording started or the clock was last started */
-	__u64 stolen;  /* boundaries that passed while the hypervisor ran something else */
+	/* Boundaries that passed while the hypervisor ran something else, and a thread was here. */
+	__u64 stolen;
 	/* Address of the kernel's sum of the time stolen from this CPU; 0: it has none. */
 	__u64 steal_at;
 	__u64 steal_ns;	       /* that sum when boundaries were last counted */
@@ -48,9 +53,9 @@ struct cpu_stats {
 	__u64 lock_waits_lost; /* lock waits that found the ring full */
 	/* Lock waits that were not sent, since there were too many in the same second. */
 	__u64 lock_waits_skipped;
-	__u64 lock_waits_skipped_ns; /* their time */
+	__u64 lock_waits_skipped_ns; /* the time of those that were not sent */
 	__u64 lock_second;	     /* the second in which lock waits were last sent */
-	__u64 lock_waits;	     /* how many were in it */
+	__u64 lock_waits;	     /* how many were sent in that second */
 	__u64 io_calls_lost;	     /* traced system calls that found the ring full */
 	/* The last process that made a system call here and is not followed: its number, and below
 	 * it how often it had called exec. */
@@ -60,12 +65,13 @@ struct cpu_stats {
 	__u32 last_pid, last_tid;
 	/* Changes of blocks that found the ring or the table of blocks full. */
 	__u64 blocks_lost;
-	/* What the programs took at context switches, ticks and returns to user mode. One switch of
-	 * MEASURED_SWITCHES is measured, and stands for those since the last one. */
+	/* What the programs took at context switches, ticks and returns to user mode, ns. One
+	 * switch of MEASURED_SWITCHES is measured, and stands for those since the last one. */
 	__u64 programs_ns;
 	__u64 unmeasured;  /* context switches since the last that was measured */
 	__u64 measured_ns; /* start of the measured switch; here, as the BPF stack is full */
-	/* A program that user space runs counts boundaries. The clock's timer may interrupt it. */
+	/* 1: a program that user space runs counts boundaries. The clock's timer may interrupt
+	 * it. */
 	__u64 settling;
 	/* A byte for each program at system calls: 1 while it runs here (enum call_program). */
 	__u64 in_programs;
@@ -74,7 +80,7 @@ struct cpu_stats {
 	__u64 calls_unseen;
 	/* When the last context switch was, CLOCK_MONOTONIC: only where run queues are not read. */
 	__u64 arrived_ns;
-	__u64 unused[2];
+	__u64 unused[2]; /* fills the last cache line */
 };
 
 /* Programs at system calls. Two for each end, where one may be preempted (c/io_call.bpf.c). */
@@ -96,7 +102,7 @@ struct counter_stats {
 	__u64 lost;	      /* events of records that found the ring full */
 };
 
-_Static_assert(sizeof(struct cpu_stats) == 384, "as in layout.rs");
-_Static_assert(sizeof(struct counter_stats) == 32, "as in layout.rs");
+_Static_assert(sizeof(struct cpu_stats) == 384, "the same for every compiler");
+_Static_assert(sizeof(struct counter_stats) == 32, "the same for every compiler");
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Numbers on which the BPF programs and what loads them (bpf/src) agree. Their Rust mirror is
- * bpf/abi/src/layout.rs, and a test compares each. */
+/* Numbers on which the BPF programs and what loads them (bpf/src) agree. bpf/abi/build.rs generates
+ * bpf_abi::layout of these headers, with the comments. */
 #ifndef KCOLLECT_LIMITS_H
 #define KCOLLECT_LIMITS_H
 
 /* Number of CPUs that share a ring. */
 #define CPUS_PER_RING 8
 
-/* Counters that can overflow: a power of two. */
+/* Max counters that can overflow: a power of two. */
 #define MAX_COUNTERS 16
 
 /* User stacks that can be built on a CPU at the same time (struct user_scratch). */
@@ -32,7 +32,7 @@
 /* Steps of a table of logarithms, from 1 to 2. */
 #define LOG2_STEPS 256
 
-/* The bits of its fractions. */
+/* The bits of fractions in that table. */
 #define LOG2_BITS 24
 
 /* The bits of fractions of bytes by which logarithms are multiplied. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The records that the BPF programs send to user space. Their Rust mirror is bpf/abi/src/layout.rs,
- * and a test compares every offset and number. Numbers are append-only; padding is named and zero.
+ * The records that the BPF programs send to user space. Numbers are append-only. Padding is named
+ * and zero: with other padding, the Rust side does not compile. Fields of an enumeration's numbers
+ * are integers, since Rust's enumerations are smaller than C's (-fshort-enums in build.rs).
  */
 #ifndef KCOLLECT_RECORDS_H
 #define KCOLLECT_RECORDS_H
@@ -9,16 +10,18 @@
 #include "integers.h"
 #include "unwind_tables.h"
 
-/* As many frames of a kernel stack as the kernel keeps by default (kernel.perf_event_max_stack). */
+/* Max frames of a kernel stack in a record: as many as the kernel keeps by default
+ * (kernel.perf_event_max_stack). */
 #define MAX_KERNEL_FRAMES 127
 
 /* The deepest user stack that is unwound. */
 #define MAX_USER_FRAMES 1000
 
-/* The red zone of the ABI: a function may use as much below its stack pointer. */
+/* The red zone of the ABI: a function may use as much below its stack pointer, so a stack copy
+ * begins there. OpenSSL's SHA-2 has its frame address there. */
 #define RED_ZONE_BYTES 128
 
-/* Words that can follow a user_return_record. */
+/* Max words that can follow a user_return_record. */
 #define MAX_USER_RETURN_WORDS 8192
 
 /* Bytes of an iterator over threads that are read at once. As many less one may be in the kernel's
@@ -41,8 +44,10 @@ enum state {
 	STATE_SLEEP = 7,
 	STATE_WAIT_CPU = 8,
 	STATE_STOPPED = 9,
-	STATES = 10,
 };
+
+/* The number of microstates. */
+#define STATES 10
 
 /* What is known of a state interval in addition to its state. The times of details are summed like
  * the times of states, and are numbered after them. */
@@ -55,11 +60,14 @@ enum detail {
 	DETAIL_THROTTLED = 12,
 	/* Of WAIT_CPU: the hypervisor ran something else while the thread was on the CPU. */
 	DETAIL_STOLEN = 13,
-	DETAILS_END = 14,
 	/* No detail; its sum is not read. */
 	DETAIL_NONE = 15,
 };
 
+/* One more than the last detail whose times are summed. */
+#define DETAILS_END (DETAIL_STOLEN + 1)
+
+/* What a record is. */
 enum record_kind {
 	/* A tick in user mode: no stack. */
 	TICK_USER = 0,
@@ -89,6 +97,7 @@ enum record_kind {
 	RECORD_IO_FILE = 12,
 };
 
+/* Facts of a record in addition to its kind. */
 enum record_flags {
 	/* An interrupt or softirq ran on the CPU, off the thread's own stack. */
 	FLAG_IRQ_WORK = 1,
@@ -104,6 +113,7 @@ enum record_flags {
 	FLAG_AT_SWITCH_OUT = 32,
 	/* The user stack was unwound to some frame, and a stack copy follows. */
 	FLAG_STACK_COPY = 64,
+	/* A thread of the kernel. */
 	FLAG_KERNEL_THREAD = 128,
 	/* A thread that the kernel made in a process, such as a worker of io_uring or vhost. It
 	 * never runs user code. */
@@ -136,18 +146,20 @@ struct record_header {
 
 /* What the kernel counts of a thread by itself, since the thread was tracked first. */
 enum kernel_count {
-	MINOR_FAULTS,
-	MAJOR_FAULTS,
-	VOLUNTARY_SWITCHES,
-	INVOLUNTARY_SWITCHES,
-	READ_CHARS, /* by read(2) and the like, from anything */
-	WRITTEN_CHARS,
-	READ_CALLS,
-	WRITE_CALLS,
-	READ_BYTES,    /* from block devices */
-	WRITTEN_BYTES, /* to be written to block devices */
-	KERNEL_COUNTS,
+	MINOR_FAULTS,	      /* page faults without I/O */
+	MAJOR_FAULTS,	      /* page faults with I/O */
+	VOLUNTARY_SWITCHES,   /* the thread gave its CPU up */
+	INVOLUNTARY_SWITCHES, /* it was preempted */
+	READ_CHARS,	      /* bytes read by read(2) and the like, from anything */
+	WRITTEN_CHARS,	      /* bytes written so */
+	READ_CALLS,	      /* system calls that read */
+	WRITE_CALLS,	      /* system calls that write */
+	READ_BYTES,	      /* from block devices */
+	WRITTEN_BYTES,	      /* to be written to block devices */
 };
+
+/* The number of these counts. */
+#define KERNEL_COUNTS (WRITTEN_BYTES + 1)
 
 /* A thread's exact times and counts since it was tracked first: sent when the thread exits, and of
  * all living threads whenever they are iterated over. */
@@ -166,7 +178,8 @@ struct thread_record {
 	__u32 user;		     /* effective user id, initial user namespace */
 };
 
-/* Bits of user_return_record.via_scan. */
+/* Bits of user_return_record.via_scan: a caller was found by a scan of the stack (VIA_SCAN), and
+ * nothing confirms one that a scan or the frame pointer found (UNCONFIRMED). */
 #define VIA_SCAN    1
 #define UNCONFIRMED 2
 
@@ -218,6 +231,7 @@ struct lock_wait_record {
 	__u32 zero;
 };
 
+/* The operation of a wait whose end was not seen. */
 #define OPERATION_UNKNOWN 0xffff
 
 /* What of a thread's memory goes with a traced system call. */
@@ -232,35 +246,40 @@ enum io_extra {
 
 /* What is traced of a system call. */
 struct traced_call {
-	__u8 traced;
+	__u8 traced;	     /* 1: it is traced */
 	__u8 extra;	     /* enum io_extra */
-	__u8 extra_argument; /* which argument points to it */
+	__u8 extra_argument; /* which argument points to it, from 0 */
 	__u8 zero;
 };
 
-/* System calls by number: first 64-bit programs' calls, then 32-bit programs' calls, then the
- * operations of io_uring. */
+/* Traced calls have a number below this one. They are kept by number: first 64-bit programs' calls,
+ * then 32-bit programs' calls, then the operations of io_uring. */
 #define IO_CALLS 512
 
 /* Which numbers the number of a traced system call is one of. */
 enum call_table {
-	CALLS_NATIVE = 0,
-	CALLS_COMPAT = 1,  /* of 32-bit programs */
+	CALLS_NATIVE = 0,   /* of 64-bit programs */
+	CALLS_COMPAT = 1,   /* of 32-bit programs */
 	CALLS_IO_URING = 2, /* operations of io_uring */
-	CALL_TABLES = 4,    /* a power of two */
 };
+
+/* Number of tables, a power of two: one per call_table, and an empty one. */
+#define CALL_TABLES 4
 
 /* Of an operation of io_uring, instead of a descriptor: the first number of the files that the
  * program has registered, and have no descriptor. */
 #define FIRST_REGISTERED_FILE 0x40000000
-#define ANY_REGISTERED_FILE   0xffffffff
 
+/* Its second argument, if its result says among which registered files it is. */
+#define ANY_REGISTERED_FILE 0xffffffff
+
+/* Arguments of a call that a record has. */
 #define IO_ARGUMENTS 4
 
 /* A bit of the second argument of an operation of io_uring: more results follow. */
 #define MORE_RESULTS (1ULL << 32)
 
-/* The longest path that is sent, with its NUL. */
+/* Max bytes that a traced call brings from the thread's memory; a longer path is cut. */
 #define MAX_IO_EXTRA_BYTES 512
 
 /* A traced system call has ended: `time_ns` is when. Followed by `frames` 64-bit words, in which
@@ -332,17 +351,19 @@ enum allocator_function {
 /* Where an argument of a USDT is. */
 enum usdt_operand_kind {
 	OPERAND_CONSTANT = 0, /* `offset` */
-	OPERAND_REGISTER = 1,
-	OPERAND_MEMORY = 2, /* at a register and `offset` */
+	OPERAND_REGISTER = 1, /* the value of a register */
+	OPERAND_MEMORY = 2,   /* a word at a register and `offset` */
 };
 
+/* An argument of a USDT. */
 struct usdt_operand {
-	__u8 kind;
-	__u8 bytes;	/* its size */
-	__u16 word;     /* index of a word in struct pt_regs */
-	__s32 offset;
+	__u8 kind;    /* enum usdt_operand_kind */
+	__u8 bytes;   /* its size: 1, 2, 4 or 8 */
+	__u16 word;   /* index of the register's word in struct pt_regs */
+	__s32 offset; /* a constant, or the distance from a register */
 };
 
+/* Max arguments of a USDT that are read. */
 #define USDT_OPERANDS 3
 
 /* The arguments of a USDT. */
@@ -355,15 +376,16 @@ struct usdt_operands {
  * nanoseconds, and from bit PROBE_OPERANDS_SHIFT on the index of the usdt_operands of
  * FUNCTION_SAMPLED and FUNCTION_SAMPLED_FREE. */
 enum probe_cookie {
-	PROBE_FUNCTION_MASK = 0xff,
-	PROBE_USE_SHIFT = 16,  /* 16 bits */
-	PROBE_COST_SHIFT = 32, /* 16 bits */
-	PROBE_OPERANDS_SHIFT = 48,
+	PROBE_FUNCTION_MASK = 0xff, /* the allocator_function */
+	PROBE_USE_SHIFT = 16,	    /* the first of 16 bits with the index of a probe_use */
+	PROBE_COST_SHIFT = 32,	    /* the first of 16 bits with nanoseconds */
+	PROBE_OPERANDS_SHIFT = 48,  /* the first bit of the index of the usdt_operands */
 };
 
 /* How much the probes of a process were used, on one CPU. */
 struct probe_use {
-	/* Of their programs the time of sampled calls is measured and added. */
+	/* What they took, ns: a fixed cost of each call, and the measured time of the programs at
+	 * sampled calls. */
 	__u64 taken_ns;
 	__u64 closed; /* 1: these probes are being taken out, and do nothing */
 };
@@ -380,14 +402,14 @@ struct block_record {
 	__u32 zero;
 };
 
-_Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
-_Static_assert(sizeof(struct thread_record) == 296, "as in layout.rs");
-_Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
-_Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
-_Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
-_Static_assert(sizeof(struct io_call_record) == 120, "as in layout.rs");
-_Static_assert(sizeof(struct io_file_record) == 80, "as in layout.rs");
-_Static_assert(sizeof(struct block_record) == 88, "as in layout.rs");
-_Static_assert(sizeof(struct probe_use) == 16, "as in layout.rs");
+_Static_assert(sizeof(struct record_header) == 56, "the same for every compiler");
+_Static_assert(sizeof(struct thread_record) == 296, "the same for every compiler");
+_Static_assert(sizeof(struct user_return_record) == 112, "the same for every compiler");
+_Static_assert(sizeof(struct overflow_record) == 72, "the same for every compiler");
+_Static_assert(sizeof(struct lock_wait_record) == 80, "the same for every compiler");
+_Static_assert(sizeof(struct io_call_record) == 120, "the same for every compiler");
+_Static_assert(sizeof(struct io_file_record) == 80, "the same for every compiler");
+_Static_assert(sizeof(struct block_record) == 88, "the same for every compiler");
+_Static_assert(sizeof(struct probe_use) == 16, "the same for every compiler");
 
 #endif

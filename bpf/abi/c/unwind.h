@@ -18,7 +18,8 @@
 
 #include "integers.h"
 
-/* DWARF numbers of x86-64. */
+/* DWARF numbers of rbx, the frame pointer and the stack pointer; number of general registers.
+ * x86-64. */
 #define UNWIND_BX	 3
 #define UNWIND_FP	 6
 #define UNWIND_SP	 7
@@ -42,42 +43,47 @@
 /* How often a rule may lead to a lower address, which is on another stack. Rules that lead in a
  * circle do so each time round, so the unwind ends. */
 #define MAX_DESCENTS 16
-/* In place of a register number: relative to the canonical frame address. */
+/* In place of a register number in a rule: relative to the canonical frame address. */
 #define UNWIND_CFA 255
-/* Of rbx alone: it is unchanged, or not known. */
+/* Likewise, of rbx alone: it is unchanged (UNWIND_SAME), or not known (UNWIND_LOST). */
 #define UNWIND_SAME 254
 #define UNWIND_LOST 253
 
+/* How the canonical frame address is found. */
 enum unwind_cfa_kind {
-	CFA_ABSENT,
-	CFA_STOP,
-	CFA_UNSUPPORTED,
-	CFA_REGISTER,
-	CFA_DEREF,
+	CFA_ABSENT,	 /* there is no rule */
+	CFA_STOP,	 /* the frame is the outermost one */
+	CFA_UNSUPPORTED, /* the rule can't be expressed; cfa_register is the reason */
+	CFA_REGISTER,	 /* register + offset */
+	CFA_DEREF,	 /* *(register + offset) + plus */
+	/* register + offset, and 8 more in the second part of an entry of the PLT */
 	CFA_PLT,
 };
 
+/* How the caller's frame pointer is found. */
 enum unwind_fp_kind {
-	FP_SAME,
-	FP_AT,
-	FP_LOST,
+	FP_SAME, /* it is unchanged */
+	FP_AT,	 /* it is stored at base + offset */
+	FP_LOST, /* it is not known */
 };
 
+/* How the caller's pc is found. */
 enum unwind_ra_kind {
-	RA_AT,
-	RA_INTERRUPTED,
-	RA_REGISTER,
+	RA_AT,		/* a return address at base + offset */
+	RA_INTERRUPTED, /* the pc that a signal interrupted, at base + offset */
+	RA_REGISTER,	/* a return address in a register */
 };
 
-/* How to find the caller of a frame. user-collector makes rules of .eh_frame. */
+/* How to find the caller of a frame. user-collector makes rules of .eh_frame. A rule of zeros is
+ * CFA_ABSENT. */
 struct unwind_rule {
-	__s32 cfa_offset;
-	__s16 fp_offset;
-	__s8 cfa_plus; /* deref: added after it; PLT: the offset at which the push is done */
-	__s8 ra_words; /* offset in words, as the next one */
-	__s8 bx_words;
-	__u8 bx_base;	   /* as fp_base, or UNWIND_SAME, or UNWIND_LOST */
-	__u8 cfa_kind;	   /* enum unwind_cfa_kind */
+	__s32 cfa_offset; /* bytes, added to the register */
+	__s16 fp_offset;  /* bytes */
+	__s8 cfa_plus;	  /* deref: added to the word; PLT: the offset at which the push is done */
+	__s8 ra_words;	  /* offset in words of 8 bytes */
+	__s8 bx_words;	  /* likewise */
+	__u8 bx_base;	  /* as fp_base, or UNWIND_SAME, or UNWIND_LOST */
+	__u8 cfa_kind;	  /* enum unwind_cfa_kind */
 	__u8 cfa_register; /* DWARF number; unsupported: why */
 	__u8 fp_kind;	   /* enum unwind_fp_kind */
 	__u8 fp_base;	   /* DWARF number, or UNWIND_CFA */
@@ -85,12 +91,13 @@ struct unwind_rule {
 	__u8 ra_base;	   /* as fp_base */
 };
 
+/* Instead of an unwind_end: the stack does not end, there is a caller. */
+#define UNWIND_CONTINUES 0
+
 /* Why a stack ends where it does. */
 enum unwind_end {
-	/* It does not end: there is a caller. */
-	UNWIND_CONTINUES,
 	/* At the thread's first function, as its rule says. */
-	UNWIND_COMPLETE,
+	UNWIND_COMPLETE = 1,
 	/* There was no space for more frames. */
 	UNWIND_DEPTH_LIMIT,
 	/* No code is known to be mapped at the pc. */
@@ -99,7 +106,8 @@ enum unwind_end {
 	UNWIND_NO_TABLE,
 	/* The table has no rule for the pc. */
 	UNWIND_NO_RULE,
-	/* The rule can't be followed. */
+	/* The rule can't be followed, or needs a register that is known in the innermost frame
+	 * only. */
 	UNWIND_UNSUPPORTED,
 	/* The stack could not be read. */
 	UNWIND_UNREADABLE,
@@ -110,7 +118,6 @@ enum unwind_end {
 	/* There is no caller, but some may be missing: the last function is not known to be where
 	 * threads begin, or a step was by a scan or a frame pointer that nothing confirms. */
 	UNWIND_UNVERIFIED,
-	UNWIND_ENDS,
 };
 
 struct unwind_state {
@@ -368,7 +375,7 @@ static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_sta
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_rule) == 16, "as in layout.rs");
-_Static_assert(sizeof(struct unwind_state) == 152, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_rule) == 16, "the same for every compiler");
+_Static_assert(sizeof(struct unwind_state) == 152, "the same for every compiler");
 
 #endif

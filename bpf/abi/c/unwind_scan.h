@@ -528,6 +528,6 @@ unwind_end_scan(struct unwind_scan *scan, struct unwind_state *state, enum unwin
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_scan) == 400, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_scan) == 400, "the same for every compiler");
 
 #endif

@@ -1,11 +1,11 @@
 //! What crosses between the BPF programs and user space: the records that the programs send, the
 //! statistics that they count, the unwind tables that they read, and the unwinder itself, natively.
 //!
-//! The C side is in `bpf/abi/c`. [`layout`] mirrors it byte by byte, and a test compares every
-//! size, offset and number. [`Record`] is what other crates see: decoded and checked.
+//! The C headers in `bpf/abi/c` define it. [`layout`] is generated from them, byte by byte.
+//! [`Record`] is what other crates see: decoded and checked.
 //!
-//! This crate needs neither clang nor libbpf. It does not depend on what a tick means to an
-//! experiment, nor on where unwind rules come from.
+//! This crate does not need libbpf. It does not depend on what a tick means to an experiment, nor
+//! on where unwind rules come from.
 
 pub mod layout;
 mod record;

@@ -1,17 +1,17 @@
 //! Decodes records from bytes. Nothing is trusted: lengths and numbers are checked.
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, transmute};
 
 use super::{
-    BlockRecord, CapturedStack, CgroupNumber, IoCallRecord, IoFileRecord, KernelStack,
-    LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordHeader,
-    ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
+    BlockRecord, CapturedStack, CgroupNumber, DetailTimes, IoCallRecord, IoFileRecord,
+    KernelCounts, KernelStack, LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord,
+    Record, RecordHeader, ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };
 use crate::layout::{
-    ALLOCATION_CALL_SITE, BlockLayout, COPIED_CODE_DEVICE, CallTable, HeaderLayout, IoCallLayout,
-    IoFileLayout, LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS,
-    OverflowLayout, PathEnd, REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout, UNCONFIRMED,
-    UserReturnLayout, VIA_SCAN,
+    ALLOCATION_CALL_SITE, BlockLayout, COPIED_CODE_DEVICE, CallTable, Detail, HeaderLayout,
+    IoCallLayout, IoFileLayout, KernelCount, LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES,
+    MAX_USER_RETURN_WORDS, OverflowLayout, PathEnd, REGISTERS, RecordFlags, RecordKind, STATES,
+    ThreadLayout, UNCONFIRMED, UserReturnLayout, VIA_SCAN,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -72,8 +72,7 @@ impl Record {
     #[must_use]
     pub fn is_stack_copy(bytes: &[u8]) -> bool {
         let copy = |raw: HeaderLayout| {
-            raw.kind == u8::from(RecordKind::UserReturn)
-                && raw.flags.contains(RecordFlags::STACK_COPY)
+            raw.kind == u8::from(RecordKind::UserReturn) && raw.has(RecordFlags::STACK_COPY)
         };
         HeaderLayout::read_from_prefix(bytes).is_ok_and(|(raw, _)| copy(raw))
     }
@@ -103,7 +102,7 @@ impl Record {
     /// A [`RecordError`] when the bytes do not begin with a record.
     pub fn decode_first(bytes: &[u8]) -> Result<(Record, &[u8]), RecordError> {
         let mut rest = Bytes(bytes);
-        let raw: HeaderLayout = rest.take()?;
+        let raw: HeaderLayout = Bytes(bytes).take()?;
         let kind = RecordKind::try_from(raw.kind).map_err(|_| RecordError::Kind(raw.kind))?;
         if usize::from(raw.frames) > max_frames(kind) {
             return Err(RecordError::Frames {
@@ -114,82 +113,44 @@ impl Record {
         if usize::from(raw.state) >= STATES {
             return Err(RecordError::State(raw.state));
         }
-        let header = RecordHeader::from(&raw);
+        // The fixed part of a record begins with its header.
         let record = match kind {
-            RecordKind::TickUser => tick(header, &raw, Mode::User, &mut rest)?,
-            RecordKind::TickKernel => tick(header, &raw, Mode::Kernel, &mut rest)?,
-            RecordKind::TickIdle => tick(header, &raw, Mode::Idle, &mut rest)?,
-            RecordKind::OffCpu => Record::OffCpu(OffCpuRecord {
-                header,
-                state: raw.state,
-                detail: OffCpuDetail::try_from(raw.detail).ok(),
-                blocked_ticks: raw.blocked,
-                waited_ticks: raw
-                    .ticks
-                    .checked_sub(raw.blocked)
-                    .ok_or(RecordError::Blocked {
-                        blocked: raw.blocked,
-                        ticks: raw.ticks,
-                    })?,
-                stack: kernel_stack(&raw, &mut rest)?,
-            }),
-            RecordKind::Thread => Record::Thread(Box::new(thread(header, &raw, &rest.take()?))),
-            RecordKind::UserReturn => {
-                let fixed: UserReturnLayout = rest.take()?;
-                let words = rest.words(raw.frames)?;
-                Record::UserReturn(UserReturnRecord {
-                    header,
-                    ip: fixed.ip,
-                    sp: fixed.sp,
-                    execution: fixed.execution,
-                    call_site: call_site(fixed.call_site, ALLOCATION_CALL_SITE)?,
-                    anonymous: (fixed.file.device == COPIED_CODE_DEVICE).then_some(fixed.file),
-                    stack: captured_stack(&raw, &fixed, &words)?,
-                })
-            }
+            RecordKind::TickUser => tick(Mode::User, &mut rest)?,
+            RecordKind::TickKernel => tick(Mode::Kernel, &mut rest)?,
+            RecordKind::TickIdle => tick(Mode::Idle, &mut rest)?,
+            RecordKind::OffCpu => off_cpu(&mut rest)?,
+            RecordKind::Thread => Record::Thread(Box::new(thread(&rest.take()?))),
+            RecordKind::UserReturn => user_return(&mut rest)?,
             RecordKind::Overflow => {
-                let fixed: OverflowLayout = rest.take()?;
+                let raw: OverflowLayout = rest.take()?;
                 Record::Overflow(OverflowRecord {
-                    header,
-                    value: fixed.value,
-                    counter: fixed.counter,
-                    irq_work: raw.flags.contains(RecordFlags::IRQ_WORK),
-                    stack: kernel_stack(&raw, &mut rest)?,
+                    header: RecordHeader::from(&raw.header),
+                    value: raw.value,
+                    counter: raw.counter,
+                    irq_work: raw.header.has(RecordFlags::IRQ_WORK),
+                    stack: kernel_stack(&raw.header, &mut rest)?,
                 })
             }
             RecordKind::LockWait => {
-                let fixed: LockWaitLayout = rest.take()?;
+                let raw: LockWaitLayout = rest.take()?;
                 Record::LockWait(LockWaitRecord {
-                    header,
-                    begin_ns: fixed.begin_ns,
-                    object: fixed.object,
-                    operation: fixed.operation,
-                    stack: kernel_stack(&raw, &mut rest)?,
+                    header: RecordHeader::from(&raw.header),
+                    begin_ns: raw.begin_ns,
+                    object: raw.object,
+                    operation: raw.operation,
+                    stack: kernel_stack(&raw.header, &mut rest)?,
                 })
             }
-            RecordKind::IoCall => Record::IoCall(Box::new(io_call(header, &raw, &mut rest)?)),
-            RecordKind::IoSubmitted => {
-                Record::IoSubmitted(Box::new(io_call(header, &raw, &mut rest)?))
-            }
-            RecordKind::IoFile => {
-                let fixed: IoFileLayout = rest.take()?;
-                Record::IoFile(Box::new(IoFileRecord {
-                    header,
-                    file: fixed.file,
-                    inode: fixed.inode,
-                    mode: fixed.mode,
-                    path: rest.bytes(raw.frames, fixed.bytes)?,
-                    end: PathEnd::try_from(fixed.end)
-                        .map_err(|_| RecordError::PathEnd(fixed.end))?,
-                }))
-            }
+            RecordKind::IoCall => Record::IoCall(Box::new(io_call(&mut rest)?)),
+            RecordKind::IoSubmitted => Record::IoSubmitted(Box::new(io_call(&mut rest)?)),
+            RecordKind::IoFile => Record::IoFile(Box::new(io_file(&mut rest)?)),
             RecordKind::Block => {
-                let fixed: BlockLayout = rest.take()?;
+                let raw: BlockLayout = rest.take()?;
                 Record::Block(BlockRecord {
-                    header,
-                    address: fixed.address,
-                    allocated_bytes: (fixed.freed == 0).then_some(fixed.bytes),
-                    weighted_bytes: Some(fixed.weighted_bytes).filter(|bytes| *bytes > 0),
+                    header: RecordHeader::from(&raw.header),
+                    address: raw.address,
+                    allocated_bytes: (raw.freed == 0).then_some(raw.bytes),
+                    weighted_bytes: Some(raw.weighted_bytes).filter(|bytes| *bytes > 0),
                 })
             }
         };
@@ -246,6 +207,12 @@ impl Bytes<'_> {
     }
 }
 
+impl HeaderLayout {
+    fn has(&self, flag: RecordFlags) -> bool {
+        self.flags & flag.0 != 0
+    }
+}
+
 impl From<&HeaderLayout> for RecordHeader {
     fn from(raw: &HeaderLayout) -> RecordHeader {
         RecordHeader {
@@ -254,20 +221,16 @@ impl From<&HeaderLayout> for RecordHeader {
             pid: raw.pid,
             tid: raw.tid,
             user_return: raw.user_return,
-            name: ThreadName(raw.name),
-            kernel_thread: raw.flags.contains(RecordFlags::KERNEL_THREAD),
-            user_worker: raw.flags.contains(RecordFlags::USER_WORKER),
-            exiting: raw.flags.contains(RecordFlags::EXITING),
+            name: ThreadName(transmute!(raw.name)),
+            kernel_thread: raw.has(RecordFlags::KERNEL_THREAD),
+            user_worker: raw.has(RecordFlags::USER_WORKER),
+            exiting: raw.has(RecordFlags::EXITING),
         }
     }
 }
 
-fn tick(
-    header: RecordHeader,
-    raw: &HeaderLayout,
-    mode: Mode,
-    rest: &mut Bytes<'_>,
-) -> Result<Record, RecordError> {
+fn tick(mode: Mode, rest: &mut Bytes<'_>) -> Result<Record, RecordError> {
+    let raw: HeaderLayout = rest.take()?;
     if raw.blocked > raw.ticks {
         return Err(RecordError::Blocked {
             blocked: raw.blocked,
@@ -275,13 +238,43 @@ fn tick(
         });
     }
     Ok(Record::Tick(TickRecord {
-        header,
+        header: RecordHeader::from(&raw),
         ticks: raw.ticks,
         stolen_ticks: raw.blocked,
         mode,
-        irq_work: raw.flags.contains(RecordFlags::IRQ_WORK),
-        at_switch_out: raw.flags.contains(RecordFlags::AT_SWITCH_OUT),
-        stack: kernel_stack(raw, rest)?,
+        irq_work: raw.has(RecordFlags::IRQ_WORK),
+        at_switch_out: raw.has(RecordFlags::AT_SWITCH_OUT),
+        stack: kernel_stack(&raw, rest)?,
+    }))
+}
+
+fn off_cpu(rest: &mut Bytes<'_>) -> Result<Record, RecordError> {
+    let raw: HeaderLayout = rest.take()?;
+    let waited_ticks = raw.ticks.checked_sub(raw.blocked);
+    Ok(Record::OffCpu(OffCpuRecord {
+        header: RecordHeader::from(&raw),
+        state: raw.state,
+        detail: OffCpuDetail::try_from(raw.detail).ok(),
+        blocked_ticks: raw.blocked,
+        waited_ticks: waited_ticks.ok_or(RecordError::Blocked {
+            blocked: raw.blocked,
+            ticks: raw.ticks,
+        })?,
+        stack: kernel_stack(&raw, rest)?,
+    }))
+}
+
+fn user_return(rest: &mut Bytes<'_>) -> Result<Record, RecordError> {
+    let raw: UserReturnLayout = rest.take()?;
+    let words = rest.words(raw.header.frames)?;
+    Ok(Record::UserReturn(UserReturnRecord {
+        header: RecordHeader::from(&raw.header),
+        ip: raw.ip,
+        sp: raw.sp,
+        execution: raw.execution,
+        call_site: call_site(raw.call_site, ALLOCATION_CALL_SITE)?,
+        anonymous: (raw.file.device == COPIED_CODE_DEVICE).then_some(raw.file),
+        stack: captured_stack(&raw, &words)?,
     }))
 }
 
@@ -292,71 +285,95 @@ fn call_site(number: u32, most: u8) -> Result<u8, RecordError> {
     }
 }
 
-fn io_call(
-    header: RecordHeader,
-    raw: &HeaderLayout,
-    rest: &mut Bytes<'_>,
-) -> Result<IoCallRecord, RecordError> {
-    let fixed: IoCallLayout = rest.take()?;
+fn io_call(rest: &mut Bytes<'_>) -> Result<IoCallRecord, RecordError> {
+    let raw: IoCallLayout = rest.take()?;
     Ok(IoCallRecord {
-        header,
-        begin_ns: fixed.begin_ns,
-        result: fixed.result,
-        arguments: fixed.arguments,
-        files: fixed.files,
-        call: fixed.call,
-        table: CallTable::try_from(fixed.table).map_err(|_| RecordError::CallTable(fixed.table))?,
-        call_site: call_site(fixed.call_site.into(), ALLOCATION_CALL_SITE)?,
-        extra: rest.bytes(raw.frames, fixed.extra_bytes)?,
+        header: RecordHeader::from(&raw.header),
+        begin_ns: raw.begin_ns,
+        result: raw.result,
+        arguments: raw.arguments,
+        files: raw.files,
+        call: raw.call,
+        table: CallTable::try_from(raw.table).map_err(|_| RecordError::CallTable(raw.table))?,
+        call_site: call_site(raw.call_site.into(), ALLOCATION_CALL_SITE)?,
+        extra: rest.bytes(raw.header.frames, raw.extra_bytes)?,
+    })
+}
+
+fn io_file(rest: &mut Bytes<'_>) -> Result<IoFileRecord, RecordError> {
+    let raw: IoFileLayout = rest.take()?;
+    let end = u8::try_from(raw.end).ok();
+    let end = end.and_then(|end| PathEnd::try_from(end).ok());
+    Ok(IoFileRecord {
+        header: RecordHeader::from(&raw.header),
+        file: raw.file,
+        inode: raw.inode,
+        mode: raw.mode,
+        path: rest.bytes(raw.header.frames, raw.bytes)?,
+        end: end.ok_or(RecordError::PathEnd(raw.end))?,
     })
 }
 
 fn kernel_stack(raw: &HeaderLayout, rest: &mut Bytes<'_>) -> Result<KernelStack, RecordError> {
     Ok(KernelStack {
         frames: rest.words(raw.frames)?,
-        truncated: raw.flags.contains(RecordFlags::TRUNCATED),
-        missing: raw.flags.contains(RecordFlags::NO_STACK),
+        truncated: raw.has(RecordFlags::TRUNCATED),
+        missing: raw.has(RecordFlags::NO_STACK),
     })
 }
 
-fn thread(header: RecordHeader, raw: &HeaderLayout, fixed: &ThreadLayout) -> ThreadRecord {
+fn thread(raw: &ThreadLayout) -> ThreadRecord {
+    let time = |detail: Detail| raw.ns[detail as usize];
+    let count = |count: KernelCount| raw.counts[count as usize];
     ThreadRecord {
-        header,
-        exited: raw.flags.contains(RecordFlags::THREAD_EXITED),
-        state: raw.state,
-        task: fixed.task,
-        as_of_ns: fixed.as_of_ns,
-        since_ns: fixed.since_ns,
-        tracked_ns: fixed.tracked_ns,
-        ns: fixed.ns,
-        details: fixed.details,
-        counts: fixed.counts,
-        faulted_in_kernel: raw.blocked != 0,
-        cgroup: CgroupNumber {
-            inode: fixed.cgroup,
-            hierarchy: fixed.hierarchy,
+        header: RecordHeader::from(&raw.header),
+        exited: raw.header.has(RecordFlags::THREAD_EXITED),
+        state: raw.header.state,
+        task: raw.task,
+        as_of_ns: raw.as_of_ns,
+        since_ns: raw.since_ns,
+        tracked_ns: raw.tracked_ns,
+        ns: std::array::from_fn(|state| raw.ns[state]),
+        details: DetailTimes {
+            block_io: time(Detail::BlockIo),
+            preempted: time(Detail::Preempted),
+            throttled: time(Detail::Throttled),
+            stolen: time(Detail::Stolen),
         },
-        user: fixed.user,
+        counts: KernelCounts {
+            minor_faults: count(KernelCount::MinorFaults),
+            major_faults: count(KernelCount::MajorFaults),
+            voluntary_switches: count(KernelCount::VoluntarySwitches),
+            involuntary_switches: count(KernelCount::InvoluntarySwitches),
+            read_chars: count(KernelCount::ReadChars),
+            written_chars: count(KernelCount::WrittenChars),
+            read_calls: count(KernelCount::ReadCalls),
+            write_calls: count(KernelCount::WriteCalls),
+            read_bytes: count(KernelCount::ReadBytes),
+            written_bytes: count(KernelCount::WrittenBytes),
+        },
+        faulted_in_kernel: raw.header.blocked != 0,
+        cgroup: CgroupNumber {
+            inode: raw.cgroup,
+            hierarchy: raw.hierarchy,
+        },
+        user: raw.user,
     }
 }
 
-fn captured_stack(
-    raw: &HeaderLayout,
-    fixed: &UserReturnLayout,
-    words: &[u64],
-) -> Result<CapturedStack, RecordError> {
-    let via_frame_pointer = fixed.via_frame_pointer != 0;
-    let via_scan = fixed.via_scan & VIA_SCAN != 0;
-    if !raw.flags.contains(RecordFlags::STACK_COPY) {
+fn captured_stack(raw: &UserReturnLayout, words: &[u64]) -> Result<CapturedStack, RecordError> {
+    let via_frame_pointer = raw.via_frame_pointer != 0;
+    let via_scan = raw.via_scan & VIA_SCAN != 0;
+    if !raw.header.has(RecordFlags::STACK_COPY) {
         return Ok(CapturedStack::Unwound {
             frames: words.into(),
-            end: UnwindEnd::try_from(fixed.end).map_err(|_| RecordError::End(fixed.end))?,
+            end: UnwindEnd::try_from(raw.end).map_err(|_| RecordError::End(raw.end))?,
             via_frame_pointer,
             via_scan,
         });
     }
     let (unwound, copy) = words
-        .split_at_checked(usize::from(fixed.unwound))
+        .split_at_checked(usize::from(raw.unwound))
         .ok_or(RecordError::StackCopy { words: 0 })?;
     let no_registers = RecordError::StackCopy { words: copy.len() };
     let (general, rest) = copy.split_first_chunk::<REGISTERS>().ok_or(no_registers)?;
@@ -364,14 +381,14 @@ fn captured_stack(
     Ok(CapturedStack::StackCopy {
         unwound: unwound.into(),
         via_frame_pointer,
-        file: fixed.file,
+        file: raw.file,
         via_scan,
-        unconfirmed: fixed.via_scan & UNCONFIRMED != 0,
+        unconfirmed: raw.via_scan & UNCONFIRMED != 0,
         registers: Box::new(Registers {
             pc: *pc,
             general: *general,
-            known: fixed.known,
-            exact: fixed.exact != 0,
+            known: raw.known,
+            exact: raw.exact != 0,
             own_stack: 0..0,
         }),
         stack: stack.into(),

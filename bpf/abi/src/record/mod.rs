@@ -8,7 +8,7 @@ pub use sums::{CpuCounts, DetailTimes, KernelCounts};
 
 use std::fmt;
 
-use crate::layout::{CallTable, CodeFile, MORE_RESULTS, PathEnd, STATES, WAIT_CPU};
+use crate::layout::{CallTable, CodeFile, Detail, MORE_RESULTS, PathEnd, STATES, State};
 use crate::unwind::{Registers, UnwindEnd};
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
@@ -119,11 +119,11 @@ pub struct TickRecord {
 #[repr(u8)]
 pub enum OffCpuDetail {
     /// Blocked for block I/O, according to the scheduler.
-    BlockIo = 10,
+    BlockIo = Detail::BlockIo as u8,
     /// Waiting for a CPU since a preemption or a yield, not since a wake-up.
-    Preempted = 11,
+    Preempted = Detail::Preempted as u8,
     /// Waiting for a CPU since the quota of its cgroup was used up.
-    Throttled = 12,
+    Throttled = Detail::Throttled as u8,
 }
 
 /// A thread is on a CPU again after interval boundaries had passed in an off-CPU interval; or data
@@ -150,7 +150,7 @@ impl OffCpuRecord {
     pub fn counts(&self) -> [u32; STATES] {
         let mut counts = [0; STATES];
         counts[usize::from(self.state)] += self.blocked_ticks;
-        counts[WAIT_CPU] += self.waited_ticks;
+        counts[State::WaitCpu as usize] += self.waited_ticks;
         counts
     }
 }

@@ -1,19 +1,14 @@
-//! Sums: adjacent words in a thread's record, and the counts of a CPU.
+//! Sums: the times and counts of a thread, and the counts of a CPU.
 
 use std::ops::AddAssign;
 
 use serde::Serialize;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A struct of sums.
 macro_rules! sums {
     ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $sum:ident,)* }) => {
         $(#[$about])*
-        #[derive(
-            Clone, Copy, Debug, Default, PartialEq, Eq, Serialize,
-            FromBytes, IntoBytes, Immutable, KnownLayout,
-        )]
-        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct $name {
             $($(#[$what])* pub $sum: u64,)*
         }

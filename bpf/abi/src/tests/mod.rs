@@ -1,2 +1,2 @@
-mod layout;
+mod cpu_stats;
 mod record;

@@ -15,40 +15,10 @@ mod tests;
 use std::fmt;
 use std::ops::Range;
 
-use num_enum::TryFromPrimitive;
-use serde::Serialize;
-
 use crate::layout::EncodedRule;
 
+pub use crate::layout::UnwindEnd;
 pub use native::unwind;
-
-/// Why a stack ends where it does: `enum unwind_end` of `c/unwind.h` without `UNWIND_CONTINUES`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, TryFromPrimitive)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum UnwindEnd {
-    /// At the thread's first function, as its rule says.
-    Complete = 1,
-    /// There was no space for more frames.
-    DepthLimit = 2,
-    /// No code is known to be mapped at the pc.
-    NoMapping = 3,
-    /// The file at the pc has no table, or none yet, and no frame pointer is known.
-    NoTable = 4,
-    /// The table has no rule for the pc.
-    NoRule = 5,
-    /// The rule can't be followed, or needs a register that is known in the innermost frame only.
-    Unsupported = 6,
-    /// The stack could not be read.
-    Unreadable = 7,
-    /// The caller's frame is not above its callee's.
-    NotAscending = 8,
-    /// There is no user stack: the thread's program was replaced by another, which has not begun.
-    Executing = 9,
-    /// There is no caller, but some may be missing: the last function is not known to be where
-    /// threads begin, or nothing confirms a step by a scan or a frame pointer.
-    Unverified = 10,
-}
 
 impl UnwindEnd {
     /// All of them, by rising number.

@@ -3,64 +3,24 @@
 use std::ffi::{c_int, c_void};
 
 use super::{Registers, UnwindBy, UnwindEnd, Unwound};
-use crate::layout::{EncodedRule, REGISTERS, SCAN_STACK_WORDS};
+use crate::layout::{EncodedRule, SCAN_STACK_WORDS};
 
-/// `UNWIND_CONTINUES`: there is a caller.
-pub(crate) const CONTINUES: u32 = 0;
-
-/// `struct unwind_state`.
-#[repr(C)]
-pub(crate) struct State {
-    pub(crate) pc: u64,
-    pub(crate) registers: [u64; REGISTERS],
-    pub(crate) known: u32,
-    pub(crate) exact: u16,
-    pub(crate) descents: u16,
-    pub(crate) bx_at: u64,
+/// The functions of `c/native.c`, and what they work on: `build.rs` generates this.
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    reason = "generated"
+)]
+mod c {
+    include!(concat!(env!("OUT_DIR"), "/native.rs"));
 }
 
-/// `struct unwind_scan`, which only C looks into.
-#[repr(C)]
-pub(crate) struct Scan([u64; 50]);
-
-/// `struct native_reader` of `c/native.c`.
-#[repr(C)]
-pub(crate) struct Reader {
-    pub(crate) read: unsafe extern "C" fn(*mut c_void, u64, *mut u64) -> c_int,
-    pub(crate) find: unsafe extern "C" fn(*mut c_void, u64, *mut EncodedRule) -> c_int,
-    pub(crate) context: *mut c_void,
-}
-
-const _: () = assert!(size_of::<State>() == 152);
-const _: () = assert!(size_of::<Reader>() == 24);
-
-unsafe extern "C" {
-    fn kcollect_unwind_begin(scan: *mut Scan, own_start: u64, own_end: u64);
-    fn kcollect_unwind_address(state: *const State) -> u64;
-    fn kcollect_unwind_by_rule(
-        state: *mut State,
-        rule: *const EncodedRule,
-        reader: *mut Reader,
-        scan: *const Scan,
-    ) -> u32;
-    fn kcollect_unwind_without_rule(
-        state: *mut State,
-        reader: *mut Reader,
-        scan: *mut Scan,
-        no_table: u32,
-        words: *mut u32,
-        via_scan: *mut u32,
-        unconfirmed: *mut u32,
-    ) -> u32;
-    fn kcollect_unwind_scan_again(
-        state: *mut State,
-        reader: *mut Reader,
-        scan: *mut Scan,
-        words: *mut u32,
-        end: *mut u32,
-        unconfirmed: *mut u32,
-    ) -> u32;
-}
+use c::{
+    NativeReader, UNWIND_CONTINUES, UnwindScan, UnwindState, kcollect_unwind_address,
+    kcollect_unwind_begin, kcollect_unwind_by_rule, kcollect_unwind_scan_again,
+    kcollect_unwind_without_rule,
+};
 
 /// What the functions need that C calls.
 struct Context<F, R> {
@@ -68,14 +28,14 @@ struct Context<F, R> {
     read: R,
 }
 
-impl Reader {
+impl NativeReader {
     /// Returns a reader that must not outlive the context, whose address it has.
     fn new<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>>(
         context: *mut Context<F, R>,
-    ) -> Reader {
-        Reader {
-            read: read_word::<F, R>,
-            find: find_rule::<F, R>,
+    ) -> NativeReader {
+        NativeReader {
+            read: Some(read_word::<F, R>),
+            find: Some(find_rule::<F, R>),
             context: context.cast(),
         }
     }
@@ -153,9 +113,9 @@ pub fn unwind(
 struct Unwinding<F, R> {
     /// What the caller of [`unwind`] holds: C has this address too.
     context: *mut Context<F, R>,
-    reader: Reader,
-    state: State,
-    scan: Scan,
+    reader: NativeReader,
+    state: UnwindState,
+    scan: UnwindScan,
     /// How many words scans may still look at.
     scan_words: u32,
     /// The number of frames until the one whose caller the last scan found.
@@ -169,15 +129,15 @@ struct Unwinding<F, R> {
 impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
     /// Begins at a frame. The result must not outlive the context.
     fn new(start: &Registers, context: *mut Context<F, R>) -> Unwinding<F, R> {
-        let mut scan = Scan([0; 50]);
+        let mut scan = UnwindScan::default();
         // SAFETY: `scan` is a valid `struct unwind_scan` for the call, which keeps no pointer.
         unsafe {
             kcollect_unwind_begin(&raw mut scan, start.own_stack.start, start.own_stack.end);
         }
         Unwinding {
             context,
-            reader: Reader::new(context),
-            state: State {
+            reader: NativeReader::new(context),
+            state: UnwindState {
                 pc: start.pc,
                 registers: start.general,
                 known: start.known.into(),
@@ -209,11 +169,12 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
             UnwindBy::Nothing(end) => end as u32,
         };
         let waits = matches!(found, UnwindBy::Nothing(end) if end != UnwindEnd::NoMapping);
-        if end != CONTINUES && !waits {
+        if end != UNWIND_CONTINUES && !waits {
             self.scan_again(&mut end, frames);
         }
-        // C has no other numbers: a test compares them.
-        (end != CONTINUES).then(|| UnwindEnd::try_from(end as u8).unwrap_or(UnwindEnd::Unsupported))
+        // C has no other numbers.
+        (end != UNWIND_CONTINUES)
+            .then(|| UnwindEnd::try_from(end as u8).unwrap_or(UnwindEnd::Unsupported))
     }
 
     fn by_rule(&mut self, rule: &EncodedRule) -> u32 {
