@@ -1,6 +1,6 @@
 //! Compiles the BPF programs with clang, one object for each subject, links them into one, and
-//! generates its skeleton. Also compiles the pure C headers natively for the tests. All goes into
-//! `OUT_DIR`.
+//! generates its skeleton. Also compiles the pure C headers natively for the tests, and generates
+//! their declarations. All goes into `OUT_DIR`.
 //!
 //! The object is made for each processor, whichever this is built for: it takes two seconds, the
 //! code of the other one cannot rot, and `kernels/` checks both.
@@ -69,6 +69,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         .include("abi/c")
         .flags(["-Wall", "-Wextra", "-Werror"])
         .compile("kcollect_native");
+    bindgen::builder()
+        .header("c/native.c")
+        .clang_arg("-Iabi/c")
+        .allowlist_function("native_.*")
+        .derive_default(true)
+        .derive_eq(true)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .generate()?
+        .write_to_file(out.join("native.rs"))?;
     Ok(())
 }
 

@@ -6,77 +6,23 @@
 //! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only
 //! in the sum of waits that the scheduler keeps, stolen time only in the CPU's sum.
 
+use bpf_abi::layout::{Detail, State};
 use proptest::prelude::*;
 
-const ON_CPU: u32 = 0;
-const LOCK: u32 = 6;
-const SLEEP: u32 = 7;
-const WAIT: u32 = 8;
-const BLOCK_IO: u32 = 10;
-const PREEMPTED: u32 = 11;
-const THROTTLED: u32 = 12;
-const STOLEN: u32 = 13;
-const NO_DETAIL: u32 = 15;
+use super::native::{
+    account as Account, native_close, native_conserves_time, native_missed_switch_in,
+    native_switch_in, native_switch_out, native_track, off_cpu as OffCpu,
+};
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Account {
-    since_ns: u64,
-    run_delay_ns: u64,
-    run_time_ns: u64,
-    state: u32,
-    detail: u32,
-    tracking: u32,
-    zero: u32,
-    ns: [u64; 16],
-    begun_ns: u64,
-    tracked_ns: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct OffCpu {
-    from: u64,
-    woken: u64,
-    to: u64,
-    state: u32,
-    detail: u32,
-}
-
-unsafe extern "C" {
-    fn native_track(
-        account: *mut Account,
-        now_ns: u64,
-        state: u32,
-        detail: u32,
-        run_delay: u64,
-        run_time: u64,
-    );
-    fn native_switch_out(
-        account: *mut Account,
-        now_ns: u64,
-        state: u32,
-        detail: u32,
-        run_delay: u64,
-        run_time: u64,
-        stolen: u64,
-    );
-    fn native_switch_in(
-        account: *mut Account,
-        now_ns: u64,
-        run_delay: u64,
-        run_time: u64,
-    ) -> OffCpu;
-    fn native_missed_switch_in(account: *mut Account, arrival: u64, run_delay: u64) -> OffCpu;
-    fn native_close(
-        account: *mut Account,
-        now_ns: u64,
-        run_delay: u64,
-        run_time: u64,
-        stolen: u64,
-    ) -> OffCpu;
-    fn native_conserves_time(account: *const Account) -> i32;
-}
+const ON_CPU: u32 = State::User as u32;
+const LOCK: u32 = State::UserLock as u32;
+const SLEEP: u32 = State::Sleep as u32;
+const WAIT: u32 = State::WaitCpu as u32;
+const BLOCK_IO: u32 = Detail::BlockIo as u32;
+const PREEMPTED: u32 = Detail::Preempted as u32;
+const THROTTLED: u32 = Detail::Throttled as u32;
+const STOLEN: u32 = Detail::Stolen as u32;
+const NO_DETAIL: u32 = Detail::None as u32;
 
 impl Account {
     fn track(now_ns: u64, state: (u32, u32), run_delay: u64) -> Account {
@@ -239,7 +185,7 @@ fn stolen_time_is_a_wait_of_the_thread_on_the_cpu() {
     conserves("UUHHUUSSSSHHUUPPUUHH");
     conserves("HHHHHH");
     let (_, off_cpu) = play("UUHHHUSSUU");
-    assert_eq!((off_cpu[0].from, off_cpu[0].to), (6, 8));
+    assert_eq!((off_cpu[0].from_ns, off_cpu[0].to_ns), (6, 8));
 }
 
 /// The CPU's sum of stolen time may be of more than the thread's time there.
@@ -306,7 +252,7 @@ fn time_on_the_cpu_after_the_threads_work_is_not_the_threads() {
     let mut account = Account::track(100, state(b'U'), 0);
     account.switch_out(150, state(b'S'), 0, 40);
     let off_cpu = account.switch_in(200, 0, 40);
-    assert_eq!((off_cpu.from, off_cpu.to), (140, 200));
+    assert_eq!((off_cpu.from_ns, off_cpu.to_ns), (140, 200));
     assert_eq!(account.ns[ON_CPU as usize], 40);
     assert_eq!(account.ns[SLEEP as usize], 60);
 }
@@ -317,9 +263,9 @@ fn an_off_cpu_interval_is_split_at_the_wake_up() {
     assert_eq!(
         off_cpu,
         [OffCpu {
-            from: 2,
-            woken: 6,
-            to: 8,
+            from_ns: 2,
+            woken_ns: 6,
+            to_ns: 8,
             state: SLEEP,
             detail: NO_DETAIL,
         }]
@@ -328,9 +274,9 @@ fn an_off_cpu_interval_is_split_at_the_wake_up() {
     assert_eq!(
         off_cpu,
         [OffCpu {
-            from: 2,
-            woken: 2,
-            to: 5,
+            from_ns: 2,
+            woken_ns: 2,
+            to_ns: 5,
             state: WAIT,
             detail: PREEMPTED,
         }]
@@ -342,7 +288,7 @@ fn clocks_that_differ_a_little_make_no_negative_time() {
     let mut account = Account::track(1000, state(b'U'), 0);
     account.switch_out(1010, state(b'S'), 0, 10);
     let off_cpu = account.switch_in(1008, 0, 10);
-    assert_eq!((off_cpu.from, off_cpu.to), (1010, 1010));
+    assert_eq!((off_cpu.from_ns, off_cpu.to_ns), (1010, 1010));
     account.switch_out(1005, state(b'S'), 0, 11);
     account.close(1020, 0, 0);
     assert_eq!(account.ns[..10].iter().sum::<u64>(), 20);

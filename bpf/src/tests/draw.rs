@@ -1,10 +1,7 @@
 //! Tests of `c/draw.h`, compiled natively, against the logarithm of the standard library.
 
+use super::native::native_draw_bytes;
 use crate::allocations::{draw_scale, log2_table};
-
-unsafe extern "C" {
-    fn native_draw_bytes(random: u32, scale: u64, table: *const u32) -> u64;
-}
 
 fn draw(random: u32, mean_bytes: u64) -> u64 {
     let table = log2_table();

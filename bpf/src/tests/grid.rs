@@ -5,26 +5,9 @@
 
 use proptest::prelude::*;
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Grid {
-    origin: u64,
-    index: u64,
-}
-
-unsafe extern "C" {
-    fn native_grid_advance(grid: *mut Grid, now_ns: u64, period: u64) -> u32;
-    fn native_grid_align(home_ns: u64, at_ns: u64, period: u64) -> u64;
-    fn native_grid_before(origin_ns: u64, from: u64, to: u64, end_ns: u64, period: u64) -> u32;
-    fn native_grid_stolen(
-        origin_ns: u64,
-        from: u64,
-        to: u64,
-        now_ns: u64,
-        stolen_ns: u64,
-        period: u64,
-    ) -> u32;
-}
+use super::native::{
+    grid as Grid, native_grid_advance, native_grid_align, native_grid_before, native_grid_stolen,
+};
 
 impl Grid {
     fn advance(&mut self, now_ns: u64, period: u64) -> u32 {
@@ -37,7 +20,7 @@ impl Grid {
 /// apart.
 fn firings(drawing: &str) -> Vec<u32> {
     let mut grid = Grid {
-        origin: 1000,
+        origin_ns: 1000,
         index: 0,
     };
     drawing
@@ -80,7 +63,7 @@ fn boundaries_counted_at_the_end_of_a_sleep_are_not_counted_again() {
 #[test]
 fn before_the_origin_nothing_has_passed() {
     let mut grid = Grid {
-        origin: 1000,
+        origin_ns: 1000,
         index: 0,
     };
     assert_eq!(grid.advance(900, 4), 0);
@@ -153,7 +136,7 @@ fn boundaries_are_where_the_timer_fires() {
 fn boundaries_do_not_drift() {
     let home = 1000;
     let mut grid = Grid {
-        origin: home,
+        origin_ns: home,
         index: 0,
     };
     // Due every ten, and restarted three later after each second firing.
@@ -162,7 +145,7 @@ fn boundaries_do_not_drift() {
         .map(|firing| {
             due += if firing % 2 == 0 { 13 } else { 10 };
             // SAFETY: a pure function of numbers.
-            grid.origin = unsafe { native_grid_align(home, due, 10) };
+            grid.origin_ns = unsafe { native_grid_align(home, due, 10) };
             grid.advance(due, 10)
         })
         .collect();
@@ -182,12 +165,12 @@ proptest! {
         delays in proptest::collection::vec(0_u64..3_000_000_000, 1..300),
     ) {
         let home = 1_u64 << 40;
-        let mut grid = Grid { origin: home, index: 0 };
+        let mut grid = Grid { origin_ns: home, index: 0 };
         let (mut due, mut ticks) = (home, 0);
         for delay in delays {
             due += delay;
             // SAFETY: a pure function of numbers.
-            grid.origin = unsafe { native_grid_align(home, due, period) };
+            grid.origin_ns = unsafe { native_grid_align(home, due, period) };
             ticks += u64::from(grid.advance(due, period));
             let intervals = (due - home) as f64 / period as f64;
             prop_assert!((ticks as f64 - intervals).abs() <= 1.5, "{ticks} ticks in {intervals}");
@@ -210,7 +193,7 @@ proptest! {
         mut asked in proptest::collection::vec(0_u64..10_000_000_000_000, 1..300),
     ) {
         asked.sort_unstable();
-        let mut grid = Grid { origin: 1_000_000, index: 0 };
+        let mut grid = Grid { origin_ns: 1_000_000, index: 0 };
         let ticks: u64 = asked.iter().map(|at| u64::from(grid.advance(1_000_000 + at, period))).sum();
         prop_assert_eq!(ticks, asked.last().unwrap() / period);
     }

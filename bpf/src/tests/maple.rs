@@ -2,14 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::native::{native_look_up_raced, native_maple_slot};
+
 const RANGE_PIVOTS: usize = 15;
 const ARANGE_PIVOTS: usize = 9;
 const PAGE_BYTES: u64 = 4096;
-
-unsafe extern "C" {
-    fn native_look_up_raced(before: u32, after: u32, of_mapping: u32) -> bool;
-    fn native_maple_slot(node: *const u64, leaf: bool, address: u64) -> u64;
-}
 
 /// Returns the number of the child for an address, in a node with these highest addresses.
 fn child(pivots: &[u64], leaf: bool, address: u64) -> u64 {
