@@ -155,7 +155,7 @@ impl Dispatcher {
             }
             Record::OffCpu(record) => {
                 let instance = instance_of(processes, record.header.pid());
-                let off_cpu = self.decoder.off_cpu(&record, instance);
+                let off_cpu = self.decoder.off_cpu(record, instance);
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
                 parts
@@ -164,7 +164,7 @@ impl Dispatcher {
             }
             Record::Overflow(record) => {
                 let instance = instance_of(processes, record.header.pid());
-                let overflow = self.decoder.overflow(&record, instance);
+                let overflow = self.decoder.overflow(record, instance);
                 if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
                     return router.note(Err(error));
                 }
@@ -172,7 +172,7 @@ impl Dispatcher {
             }
             Record::LockWait(record) => {
                 let instance = instance_of(processes, record.header.pid());
-                let wait = self.decoder.lock_wait(&record, instance);
+                let wait = self.decoder.lock_wait(record, instance);
                 self.activity(wait);
             }
             Record::IoCall(record) => {

@@ -1,5 +1,7 @@
 //! Decodes records from bytes. Nothing is trusted: lengths and numbers are checked.
 
+use std::sync::Arc;
+
 use zerocopy::{FromBytes, transmute};
 
 use super::{
@@ -176,7 +178,7 @@ fn max_frames(kind: RecordKind) -> usize {
 /// Bytes that are not decoded yet.
 struct Bytes<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl<'a> Bytes<'a> {
     fn take<T: FromBytes>(&mut self) -> Result<T, RecordError> {
         let short = RecordError::Short {
             bytes: self.0.len(),
@@ -186,7 +188,10 @@ impl Bytes<'_> {
         Ok(value)
     }
 
-    fn words(&mut self, count: u16) -> Result<Box<[u64]>, RecordError> {
+    fn words(
+        &mut self,
+        count: u16,
+    ) -> Result<impl ExactSizeIterator<Item = u64> + use<'a>, RecordError> {
         let short = RecordError::Short {
             bytes: self.0.len(),
         };
@@ -196,13 +201,12 @@ impl Bytes<'_> {
             .ok_or(short)?;
         self.0 = rest;
         let (words, _) = words.as_chunks();
-        Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+        Ok(words.iter().map(|word| u64::from_ne_bytes(*word)))
     }
 
     /// Reads `words` words and returns the first `count` bytes of them.
     fn bytes(&mut self, words: u16, count: u16) -> Result<Box<[u8]>, RecordError> {
-        let words = self.words(words)?;
-        let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+        let bytes = self.words(words)?.flat_map(u64::to_ne_bytes);
         Ok(bytes.take(count.into()).collect())
     }
 }
@@ -274,7 +278,7 @@ fn user_return(rest: &mut Bytes<'_>) -> Result<Record, RecordError> {
         execution: raw.execution,
         call_site: call_site(raw.call_site, ALLOCATION_CALL_SITE)?,
         anonymous: (raw.file.device == COPIED_CODE_DEVICE).then_some(raw.file),
-        stack: captured_stack(&raw, &words)?,
+        stack: captured_stack(&raw, words)?,
     }))
 }
 
@@ -316,7 +320,11 @@ fn io_file(rest: &mut Bytes<'_>) -> Result<IoFileRecord, RecordError> {
 
 fn kernel_stack(raw: &HeaderLayout, rest: &mut Bytes<'_>) -> Result<KernelStack, RecordError> {
     Ok(KernelStack {
-        frames: rest.words(raw.frames)?,
+        frames: match raw.frames {
+            // Allocates nothing.
+            0 => Arc::default(),
+            frames => rest.words(frames)?.collect(),
+        },
         truncated: raw.has(RecordFlags::TRUNCATED),
         missing: raw.has(RecordFlags::NO_STACK),
     })
@@ -361,17 +369,21 @@ fn thread(raw: &ThreadLayout) -> ThreadRecord {
     }
 }
 
-fn captured_stack(raw: &UserReturnLayout, words: &[u64]) -> Result<CapturedStack, RecordError> {
+fn captured_stack(
+    raw: &UserReturnLayout,
+    words: impl Iterator<Item = u64>,
+) -> Result<CapturedStack, RecordError> {
     let via_frame_pointer = raw.via_frame_pointer != 0;
     let via_scan = raw.via_scan & VIA_SCAN != 0;
     if !raw.header.has(RecordFlags::STACK_COPY) {
         return Ok(CapturedStack::Unwound {
-            frames: words.into(),
+            frames: words.collect(),
             end: UnwindEnd::try_from(raw.end).map_err(|_| RecordError::End(raw.end))?,
             via_frame_pointer,
             via_scan,
         });
     }
+    let words: Vec<u64> = words.collect();
     let (unwound, copy) = words
         .split_at_checked(usize::from(raw.unwound))
         .ok_or(RecordError::StackCopy { words: 0 })?;

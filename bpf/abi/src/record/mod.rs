@@ -7,6 +7,7 @@ pub use decode::RecordError;
 pub use sums::{CpuCounts, DetailTimes, KernelCounts};
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::layout::{CallTable, CodeFile, Detail, MORE_RESULTS, PathEnd, STATES, State};
 use crate::unwind::{Registers, UnwindEnd};
@@ -86,8 +87,9 @@ pub enum Mode {
 /// A kernel stack as the kernel returned it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelStack {
-    /// Kernel addresses, leaf first, callers as return addresses.
-    pub frames: Box<[u64]>,
+    /// Kernel addresses, leaf first, callers as return addresses. Empty in user mode and where the
+    /// kernel returned no stack.
+    pub frames: Arc<[u64]>,
     /// It was deeper than the kernel's limit: its root is missing.
     pub truncated: bool,
     /// The kernel returned no stack: `frames` is the leaf alone, or nothing.

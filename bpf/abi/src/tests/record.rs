@@ -1,5 +1,7 @@
 //! Tests of the decoder.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use crate::layout::{CallTable, CodeFile, MAX_KERNEL_FRAMES, PathEnd};
@@ -58,7 +60,7 @@ fn a_kernel_tick_decodes() {
             irq_work: true,
             at_switch_out: false,
             stack: KernelStack {
-                frames: Box::new(frames),
+                frames: Arc::new(frames),
                 truncated: true,
                 missing: false,
             },
@@ -160,7 +162,7 @@ fn an_overflow_decodes() {
         value: 1 << 40,
         irq_work: false,
         stack: KernelStack {
-            frames: Box::new(frames),
+            frames: Arc::new(frames),
             truncated: true,
             missing: false,
         },
@@ -182,7 +184,7 @@ fn a_lock_wait_decodes() {
         object: 0x7f00_0000_1234,
         operation: 9,
         stack: KernelStack {
-            frames: Box::new(frames),
+            frames: Arc::new(frames),
             truncated: false,
             missing: true,
         },

@@ -1,11 +1,11 @@
 //! Decodes records of the BPF programs into what experiments hold: ticks of CPUs, and state
-//! intervals of threads, with the frames of their kernel stacks.
+//! intervals of threads, with the frames of their kernel stacks as addresses inside calls.
 //!
 //! It depends only on the kernel's symbols, and neither on processes nor on experiments.
 
 use std::sync::Arc;
 
-use bpf_abi::{self as abi, Mode, RecordHeader};
+use bpf_abi::{self as abi, KernelStack, Mode, RecordHeader};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{Detail, UNKNOWN_KIND};
 use experiment_format::units::{Nanos, Ticks};
@@ -16,18 +16,6 @@ use super::symbols::Symbols;
 use crate::record::activity::{
     ActivityKind, LockWaitEvent, OverflowEvent, StateInterval, ThreadActivity, ThreadEvent,
 };
-
-/// A kernel stack as an experiment holds it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelStack {
-    /// Leaf first, callers as addresses inside the call. Empty in user mode and where the kernel
-    /// returned no stack.
-    pub frames: Arc<[u64]>,
-    /// It was deeper than the kernel's limit.
-    pub truncated: bool,
-    /// The kernel returned no stack.
-    pub missing: bool,
-}
 
 /// A tick of a CPU.
 #[derive(Clone, Debug)]
@@ -127,14 +115,14 @@ impl Decoder {
             stolen: Ticks(tick.stolen_ticks.into()),
             state,
             irq_work: tick.irq_work,
-            stack: self.stack(&tick.stack),
+            stack: self.stack(tick.stack),
         }
     }
 
     /// Decodes an interval off the CPU of a process instance.
     #[must_use]
-    pub fn off_cpu(&self, record: &abi::OffCpuRecord, instance: ProcessInstance) -> OffCpu {
-        let stack = self.stack(&record.stack);
+    pub fn off_cpu(&self, record: abi::OffCpuRecord, instance: ProcessInstance) -> OffCpu {
+        let stack = self.stack(record.stack);
         let blocked = match record.detail {
             Some(abi::OffCpuDetail::BlockIo) => Detail::BlockIo,
             _ => Detail::None,
@@ -171,8 +159,8 @@ impl Decoder {
 
     /// Decodes an overflow of a counter in a process instance.
     #[must_use]
-    pub fn overflow(&self, record: &abi::OverflowRecord, instance: ProcessInstance) -> CpuOverflow {
-        let stack = self.stack(&record.stack);
+    pub fn overflow(&self, record: abi::OverflowRecord, instance: ProcessInstance) -> CpuOverflow {
+        let stack = self.stack(record.stack);
         let side = |side| OverflowEvent {
             tag: counter_tags::tag(record.counter, side),
             value: record.value,
@@ -193,11 +181,11 @@ impl Decoder {
     #[must_use]
     pub fn lock_wait(
         &self,
-        record: &abi::LockWaitRecord,
+        record: abi::LockWaitRecord,
         instance: ProcessInstance,
     ) -> ThreadActivity {
         const { assert!(abi::layout::OPERATION_UNKNOWN == UNKNOWN_KIND) };
-        let stack = self.stack(&record.stack);
+        let stack = self.stack(record.stack);
         ThreadActivity {
             header: record.header,
             instance,
@@ -211,17 +199,12 @@ impl Decoder {
         }
     }
 
-    fn stack(&self, stack: &abi::KernelStack) -> KernelStack {
-        let mut frames: Arc<[u64]> = Arc::default();
+    fn stack(&self, mut stack: KernelStack) -> KernelStack {
+        // All empty stacks share one memory, which would be copied.
         if !stack.frames.is_empty() {
-            frames = Arc::from(&*stack.frames);
-            self.point_at_calls(Arc::make_mut(&mut frames));
+            self.point_at_calls(Arc::make_mut(&mut stack.frames));
         }
-        KernelStack {
-            frames,
-            truncated: stack.truncated,
-            missing: stack.missing,
-        }
+        stack
     }
 
     /// Returns whether the CPU was in a trap: an interrupt, or an exception other than a page
@@ -237,7 +220,7 @@ impl Decoder {
 
     /// Removes the frames above the scheduler in a stack that was taken in it: our BPF program, and
     /// what calls it.
-    fn drop_own_frames(&self, stack: &mut abi::KernelStack) {
+    fn drop_own_frames(&self, stack: &mut KernelStack) {
         let (from, to) = self.schedule;
         let scheduler = |pc: &u64| (from..to).contains(pc);
         if let Some(own) = stack.frames.iter().position(scheduler) {
@@ -300,13 +283,13 @@ mod tests {
     fn a_stack_taken_in_the_scheduler_begins_there() {
         let text = "1000 t trace\n1100 t __schedule\n1200 T schedule\n1300 D end\n";
         let decoder = Decoder::new(&Symbols::parse(text).unwrap());
-        let mut stack = abi::KernelStack {
-            frames: Box::new([0xf000, 0x1010, 0x1120, 0x1210]),
-            ..abi::KernelStack::default()
+        let mut stack = KernelStack {
+            frames: Arc::new([0xf000, 0x1010, 0x1120, 0x1210]),
+            ..KernelStack::default()
         };
         decoder.drop_own_frames(&mut stack);
         assert_eq!(*stack.frames, [0x1120, 0x1210]);
-        stack.frames = Box::new([0xf000, 0x1210]);
+        stack.frames = Arc::new([0xf000, 0x1210]);
         decoder.drop_own_frames(&mut stack);
         assert_eq!(*stack.frames, [0xf000, 0x1210]);
     }

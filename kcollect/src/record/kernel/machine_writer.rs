@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use bpf::UserStackCapture;
-use bpf_abi::{RecordHeader, ThreadRecord};
+use bpf_abi::{KernelStack, RecordHeader, ThreadRecord};
 use counters::names::event::CounterRequest;
 use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
@@ -32,7 +32,7 @@ use user_collector::written_code::ObjectMaps;
 use self::frames::ArtificialFrames;
 use super::accounts::Accounts;
 use super::code::KernelCode;
-use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
+use super::decode::{CpuOverflow, CpuTick, OffCpu};
 use super::header::{self, Inherited};
 use super::samples::Samples;
 use super::shown_names::{name_of, shown_name};
