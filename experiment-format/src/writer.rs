@@ -478,18 +478,16 @@ fn file<'a>(
     files: &'a mut [Option<OutputFile>; PARTS.len()],
     part: Part,
 ) -> Result<&'a mut OutputFile> {
-    let slot = &mut files[part as usize];
-    let file = match slot.take() {
-        Some(file) => file,
-        None => {
+    match &mut files[part as usize] {
+        Some(file) => Ok(file),
+        missing => {
             let (name, records) = PARTS[part as usize];
             let spare = match part {
                 Part::Log => LOG_SPARE_BYTES,
                 Part::Usage => USAGE_SPARE_BYTES,
                 _ => 0,
             };
-            place.create(name, records, spare)?
+            Ok(missing.insert(place.create(name, records, spare)?))
         }
-    };
-    Ok(slot.insert(file))
+    }
 }

@@ -193,6 +193,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["record::route"],
             &["record::process_writer"],
             &["record::kernel"],
+            &["record::processes"],
             &["record::user_stacks"],
             &["record::archives"],
             &["record::activity"],

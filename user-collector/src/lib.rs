@@ -3,7 +3,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`process`] | the table of processes, their names and descent, facts from `/proc` |
+//! | [`process`] | the instances of processes, their names and descent, facts from `/proc` |
 //! | [`space`] | the mappings of each process, as a function of time |
 //! | [`follow`] | the rule by which processes are followed |
 //! | [`join`] | kernel records and the user stacks that belong to them |

@@ -5,7 +5,6 @@
 //! [user space](super::user) to the [router](super::route), or straight there if no process can be
 //! followed. Nothing is returned.
 
-use std::collections::HashMap;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -23,13 +22,14 @@ use user_collector::follow::FollowRule;
 use user_collector::loaded_code::ArchiveProgress;
 use user_collector::objects::LoadObjects;
 use user_collector::objects::TableCache;
-use user_collector::process::{ProcessTable, has_living_thread, instance_of};
+use user_collector::process::{ProcessInstance, has_living_thread};
 
 use super::activity::ThreadActivity;
 use super::archives;
 use super::input::event::{CpuChange, InputEvent};
 use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
+use super::processes::{Process, Processes};
 use super::route::Router;
 use super::user::{BlockSampling, UserSpace};
 use crate::plan::{CpuShare, Plan, Tracing};
@@ -44,8 +44,8 @@ const EVICT_INTERVAL_NS: Nanos = Nanos::from_secs(1);
 /// The dispatcher of a recording's events.
 #[derive(Debug)]
 pub struct Dispatcher {
-    /// The processes by number, as they are at the last event.
-    pub processes: ProcessTable,
+    /// The processes, as they are at the last event.
+    pub processes: Processes,
     decoder: Decoder,
     /// User space, if any process may be followed.
     pub user: Option<UserSpace>,
@@ -56,9 +56,6 @@ pub struct Dispatcher {
     /// Ticks that came after writing had failed.
     pub not_written: Ticks,
     evicted_ns: Nanos,
-    /// Processes whose leading thread has exited while another has not, and when the last of
-    /// their threads exited.
-    leaderless: HashMap<Pid, Nanos>,
 }
 
 impl Dispatcher {
@@ -73,13 +70,12 @@ impl Dispatcher {
         let decoder = router.kernel.functions().map(Decoder::new);
         router.kernel.drop_functions(plan.archive);
         Dispatcher {
-            processes: ProcessTable::new(),
+            processes: Processes::default(),
             decoder: decoder.unwrap_or_default(),
             user,
             sideband_lost: 0,
             not_written: Ticks::ZERO,
             evicted_ns: router.founder.start_ns(),
-            leaderless: HashMap::new(),
             router,
         }
     }
@@ -99,12 +95,10 @@ impl Dispatcher {
                 executable,
                 mappings,
             } => {
-                self.processes.found(pid, &name);
+                let process = self.processes.known(pid);
+                process.found(&name, executable.as_deref());
                 if let Some(user) = &mut self.user {
-                    if let Some(path) = executable {
-                        self.processes.found_executing(pid, &path);
-                    }
-                    user.found(pid, mappings, self.router.founder.start_ns());
+                    user.found(process, mappings, self.router.founder.start_ns());
                 }
             }
             InputEvent::MappingsRead {
@@ -131,30 +125,27 @@ impl Dispatcher {
 
     fn record(&mut self, record: Record) {
         let failed = self.router.failed.is_some() || self.router.is_full();
-        let (router, processes) = (&mut self.router, &self.processes);
-        match record {
-            Record::Tick(tick) if failed => self.not_written += Ticks(tick.ticks.into()),
-            Record::OffCpu(_)
-            | Record::Overflow(_)
-            | Record::LockWait(_)
-            | Record::IoCall(_)
-            | Record::IoSubmitted(_)
-            | Record::IoFile(_)
-            | Record::Block(_)
-            | Record::UserReturn(_)
-                if failed => {}
-            Record::Tick(tick) => {
+        let instance = self.instance_of(&record);
+        let (router, processes) = (&mut self.router, &mut self.processes);
+        match (record, &mut self.user) {
+            (Record::Tick(tick), _) if failed => self.not_written += Ticks(tick.ticks.into()),
+            (Record::Thread(thread), user) => {
+                router.thread(processes, &thread);
+                if let Some(user) = user {
+                    user.thread(router, processes, &thread);
+                }
+            }
+            (_, _) if failed => {}
+            (Record::Tick(tick), _) => {
                 let tick = self.decoder.tick(tick);
                 if let Err(error) = router.cpu_tick(processes, &tick) {
                     self.not_written += tick.ticks + tick.stolen;
                     return router.note(Err(error));
                 }
-                let instance = instance_of(processes, tick.header.pid());
                 tick.intervals(instance)
                     .for_each(|part| self.activity(part));
             }
-            Record::OffCpu(record) => {
-                let instance = instance_of(processes, record.header.pid());
+            (Record::OffCpu(record), _) => {
                 let off_cpu = self.decoder.off_cpu(record, instance);
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
@@ -162,50 +153,46 @@ impl Dispatcher {
                     .filter(|part| part.ticks() > Ticks::ZERO)
                     .for_each(|part| self.activity(part));
             }
-            Record::Overflow(record) => {
-                let instance = instance_of(processes, record.header.pid());
+            (Record::Overflow(record), _) => {
                 let overflow = self.decoder.overflow(record, instance);
                 if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
                     return router.note(Err(error));
                 }
                 self.activity(overflow.thread);
             }
-            Record::LockWait(record) => {
-                let instance = instance_of(processes, record.header.pid());
+            (Record::LockWait(record), _) => {
                 let wait = self.decoder.lock_wait(record, instance);
                 self.activity(wait);
             }
-            Record::IoCall(record) => {
-                if let Some(user) = &mut self.user {
-                    user.io_call(router, processes, &record);
-                }
+            (Record::IoCall(record), Some(user)) => user.io_call(router, processes, &record),
+            (Record::IoSubmitted(record), Some(user)) => {
+                user.io_submitted(router, processes, &record);
             }
-            Record::IoSubmitted(record) => {
-                if let Some(user) = &mut self.user {
-                    user.io_submitted(router, processes, &record);
-                }
+            (Record::IoFile(record), Some(user)) => user.registered_file(&record),
+            (Record::Block(record), Some(user)) => user.block(router, processes, &record),
+            (Record::UserReturn(record), Some(user)) => {
+                user.user_return(router, processes, record);
             }
-            Record::IoFile(record) => {
-                if let Some(user) = &mut self.user {
-                    user.registered_file(&record);
-                }
-            }
-            Record::Block(record) => {
-                if let Some(user) = &mut self.user {
-                    user.block(router, processes, &record);
-                }
-            }
-            Record::Thread(thread) => {
-                router.thread(processes, &thread);
-                if let Some(user) = &mut self.user {
-                    user.thread(router, processes, &thread);
-                }
-            }
-            Record::UserReturn(record) => {
-                if let Some(user) = &mut self.user {
-                    user.user_return(router, processes, record);
-                }
-            }
+            // Only followed processes are traced.
+            (
+                Record::IoCall(_)
+                | Record::IoSubmitted(_)
+                | Record::IoFile(_)
+                | Record::Block(_)
+                | Record::UserReturn(_),
+                None,
+            ) => {}
+        }
+    }
+
+    /// Returns the process of a record. One that may be followed is known from its first record on,
+    /// whatever else is known of it.
+    fn instance_of(&mut self, record: &Record) -> ProcessInstance {
+        let header = record.header();
+        if self.user.is_some() && header.pid() != Pid(0) && !header.kernel_thread {
+            self.processes.known(header.pid()).instance
+        } else {
+            self.processes.instance_of(header.pid())
         }
     }
 
@@ -214,7 +201,7 @@ impl Dispatcher {
         if let Some(user) = &mut self.user {
             for record in returns {
                 if user.awaits(record) {
-                    user.user_return(&mut self.router, &self.processes, record.clone());
+                    user.user_return(&mut self.router, &mut self.processes, record.clone());
                 }
             }
         }
@@ -224,96 +211,99 @@ impl Dispatcher {
         let header = &activity.header;
         match &mut self.user {
             Some(user) if header.pid() != Pid(0) && !header.kernel_thread => {
-                user.activity(&mut self.router, &self.processes, activity);
+                user.activity(&mut self.router, &mut self.processes, activity);
             }
             _ => self.router.to_founder(&self.processes, &activity),
         }
     }
 
     fn sideband(&mut self, time_ns: Nanos, event: SidebandEvent) {
-        match &event {
-            SidebandEvent::Exit { pid, leader } => self.thread_exited(*pid, *leader, time_ns),
-            // Its number is free again: the exit of its last thread was missed.
-            SidebandEvent::Fork { pid, .. } => {
-                let exited = self.leaderless.remove(pid);
-                exited
-                    .into_iter()
-                    .for_each(|at_ns| self.exited(*pid, at_ns));
-            }
-            // The thread that executes becomes the leading one.
-            SidebandEvent::Comm {
-                pid, exec: true, ..
-            } => drop(self.leaderless.remove(pid)),
-            _ => {}
-        }
-        let router = &mut self.router;
-        match event {
-            SidebandEvent::Fork { pid, parent } => {
-                self.processes.forked(pid, parent, time_ns);
-                if let Some(user) = &mut self.user {
-                    user.forked(router, &self.processes, (pid, parent), time_ns);
+        let (router, processes) = (&mut self.router, &mut self.processes);
+        match (event, &mut self.user) {
+            (SidebandEvent::Fork { pid, parent }, _) => self.forked(pid, parent, time_ns),
+            (
+                SidebandEvent::Comm {
+                    pid,
+                    name,
+                    exec: true,
+                },
+                Some(user),
+            ) => user.executed(router, processes, (pid, &name), time_ns),
+            (
+                SidebandEvent::Comm {
+                    pid,
+                    name,
+                    exec: true,
+                },
+                None,
+            ) => processes.known(pid).executed(&name, time_ns, false),
+            (SidebandEvent::Comm { pid, name, .. }, _) => processes.known(pid).renamed(&name),
+            (SidebandEvent::Map { pid, mapping }, user) => {
+                let (process, file) = (processes.known(pid), &mapping.file);
+                process.mapped(&file.path, &file.build_id);
+                if let Some(user) = user {
+                    user.mapped(router, process, mapping, time_ns);
                 }
             }
-            SidebandEvent::Comm { pid, name, exec } => {
-                self.processes.named(pid, &name, exec);
-                if let Some(user) = &mut self.user
-                    && exec
-                {
-                    user.memory_ends(router, &self.processes, (pid, &name), time_ns);
-                    user.blocks_end(router, &self.processes, (pid, &name), time_ns);
-                    user.executed(router, pid, &name, time_ns);
-                }
-            }
-            SidebandEvent::Map { pid, mapping } => {
-                let file = &mapping.file;
-                self.processes.mapped(pid, &file.path, &file.build_id);
-                if let Some(user) = &mut self.user {
-                    user.mapped(router, pid, mapping, time_ns);
-                }
-            }
-            SidebandEvent::KernelCode {
-                address,
-                size,
-                name,
-                gone,
-            } => {
+            (
+                SidebandEvent::KernelCode {
+                    address,
+                    size,
+                    name,
+                    gone,
+                },
+                _,
+            ) => {
                 let code = (address, u64::from(size));
                 let since = router.founder.start_ns();
                 router.kernel.changed((since, time_ns), code, &name, gone);
             }
-            SidebandEvent::Lost { records } => self.sideband_lost += records,
-            SidebandEvent::Exit { .. } | SidebandEvent::Other => {}
+            (SidebandEvent::Lost { records }, _) => self.sideband_lost += records,
+            (SidebandEvent::Exit { pid, leader }, _) => self.thread_exited(pid, leader, time_ns),
+            (SidebandEvent::Other, _) => {}
+        }
+    }
+
+    fn forked(&mut self, pid: Pid, parent: Pid, at_ns: Nanos) {
+        // Its number is free again: the exit of its last thread was missed.
+        let previous = self.processes.get(pid);
+        if let Some(exited_ns) = previous.and_then(Process::leaderless_ns) {
+            self.exited(pid, exited_ns);
+        }
+        let (router, processes) = (&mut self.router, &mut self.processes);
+        match &mut self.user {
+            Some(user) => user.forked(router, processes, (pid, parent), at_ns),
+            None => {
+                processes.forked(pid, parent, at_ns);
+            }
         }
     }
 
     /// Records that a thread exited. A process exits with the last one, which need not be the
     /// leading one.
     fn thread_exited(&mut self, pid: Pid, leader: bool, at_ns: Nanos) {
-        if !leader && !self.leaderless.contains_key(&pid) {
+        let process = if leader {
+            Some(self.processes.known(pid))
+        } else {
+            self.processes.get_mut(pid)
+        };
+        if !process.is_some_and(|process| process.lost_a_thread(leader, at_ns)) {
             return;
         }
-        self.leaderless.insert(pid, at_ns);
-        self.end_leaderless(pid);
-        if let Some(user) = &mut self.user
-            && self.leaderless.contains_key(&pid)
-        {
-            user.lost_a_thread(pid);
-        }
-    }
-
-    /// Ends a process whose leading thread has exited, if no other thread continues.
-    fn end_leaderless(&mut self, pid: Pid) {
-        if !has_living_thread(Path::new("/proc"), pid)
-            && let Some(at_ns) = self.leaderless.remove(&pid)
-        {
+        if has_living_thread(Path::new("/proc"), pid) {
+            if let Some(user) = &mut self.user {
+                user.lost_a_thread(pid);
+            }
+        } else {
             self.exited(pid, at_ns);
         }
     }
 
     fn exited(&mut self, pid: Pid, at_ns: Nanos) {
-        self.processes.exited(pid, at_ns);
-        if let Some(user) = &mut self.user {
-            user.exited(&mut self.router, &self.processes, pid, at_ns);
+        let (router, processes) = (&mut self.router, &mut self.processes);
+        match &mut self.user {
+            Some(user) => user.exited(router, processes, pid, at_ns),
+            None => processes.known(pid).exited(at_ns),
         }
     }
 
@@ -363,10 +353,10 @@ impl Dispatcher {
         let Some(user) = &mut self.user else {
             return Ok(());
         };
-        user.unwind_copies(&mut self.router, &self.processes, false);
-        user.keep_trace_budget(&mut self.router, &self.processes, programs);
+        user.unwind_copies(&mut self.router, &mut self.processes, false);
+        user.keep_trace_budget(&mut self.router, &mut self.processes, programs);
         let now_ns = host::machine::now();
-        user.read_go_profiles(&mut self.router, &self.processes, (now_ns, false));
+        user.read_go_profiles(&mut self.router, &mut self.processes, (now_ns, false));
         user.publish(programs, &self.processes)?;
         let warnings = user.take_probe_warnings();
         let warn = |text| self.router.warn(host::machine::now(), text);
@@ -393,14 +383,14 @@ impl Dispatcher {
     pub fn write_some_mappings(&mut self) -> bool {
         let router = &mut self.router;
         let user = self.user.as_mut();
-        user.is_some_and(|user| user.write_some_mappings(router))
+        user.is_some_and(|user| user.write_some_mappings(router, &self.processes))
     }
 
     /// Once a round: writes what is due, and drops what is only kept for late records.
     pub fn maintain(&mut self, now_ns: Nanos) {
         self.router.maintain_kernel();
         if let Some(user) = &mut self.user {
-            user.maintain(&mut self.router, now_ns);
+            user.maintain(&mut self.router, &self.processes, now_ns);
         }
         if now_ns.saturating_sub(self.evicted_ns) >= EVICT_INTERVAL_NS {
             self.evicted_ns = now_ns;
@@ -409,33 +399,45 @@ impl Dispatcher {
     }
 
     fn evict(&mut self, now_ns: Nanos) {
-        // The record of the last thread's exit may have been lost.
-        let leaderless: Vec<Pid> = self.leaderless.keys().copied().collect();
-        leaderless
-            .into_iter()
-            .for_each(|pid| self.end_leaderless(pid));
+        self.end_leaderless();
+        let (router, processes) = (&mut self.router, &mut self.processes);
         let there = |pid: Pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
-        let long_ago = now_ns.saturating_sub(KEEP_EXITED_NS);
-        self.processes.evict_exited(long_ago, there);
-        let (router, processes) = (&mut self.router, &self.processes);
+        let long_ago_ns = now_ns.saturating_sub(KEEP_EXITED_NS);
+        if let Some(user) = &mut self.user {
+            let living = router.accounts.living_processes();
+            let lives = |process: &Process| {
+                let exited_ns = process.exited_ns();
+                // The last record of one of its threads may be lost.
+                let is_recent = exited_ns.is_none_or(|exited_ns| exited_ns >= long_ago_ns);
+                is_recent && living.contains(&process.pid()) || there(process.pid())
+            };
+            let known_ns = now_ns.saturating_sub(EVICT_INTERVAL_NS);
+            user.close_exited(router, processes, (now_ns, known_ns), lives);
+        }
+        for pid in processes.evict(long_ago_ns, there) {
+            if let Some(user) = &mut self.user {
+                user.evicted(pid);
+            }
+        }
         router.founder.evict(processes);
-        let Some(user) = &mut self.user else {
-            return;
-        };
-        let living = router.accounts.living_processes();
-        let lives = |pid| living.contains(&pid) || there(pid);
-        user.evict(
-            router,
-            processes,
-            (now_ns, now_ns.saturating_sub(EVICT_INTERVAL_NS)),
-            lives,
-        );
+    }
+
+    /// Ends the processes whose leading thread has exited and of which no other thread lives: the
+    /// record of the last thread's exit may have been lost.
+    fn end_leaderless(&mut self) {
+        let leaderless = |process: &Process| Some((process.pid(), process.leaderless_ns()?));
+        let leaderless: Vec<_> = self.processes.iter().filter_map(leaderless).collect();
+        for (pid, exited_ns) in leaderless {
+            if !has_living_thread(Path::new("/proc"), pid) {
+                self.exited(pid, exited_ns);
+            }
+        }
     }
 
     /// Adds interrupted calls whose continuation will not be seen, since the recording ends.
     pub fn end_calls(&mut self) {
         if let Some(user) = &mut self.user {
-            user.all_calls_end(&mut self.router, &self.processes);
+            user.all_calls_end(&mut self.router, &mut self.processes);
         }
     }
 
@@ -443,8 +445,8 @@ impl Dispatcher {
     /// recording, when the experiments of all processes exist.
     pub fn finish(&mut self, ended_ns: Nanos) {
         if let Some(user) = &mut self.user {
-            user.read_go_profiles(&mut self.router, &self.processes, (ended_ns, true));
-            user.finish(&mut self.router, &self.processes);
+            user.read_go_profiles(&mut self.router, &mut self.processes, (ended_ns, true));
+            user.finish(&mut self.router, &mut self.processes);
         }
         self.sample(ended_ns, LAST_SAMPLE);
         self.router.close_threads(&self.processes, ended_ns);
@@ -456,7 +458,7 @@ impl Dispatcher {
     pub fn archive_rest(&mut self, give_up: impl FnMut() -> bool) {
         self.router.archive_kernel(give_up);
         if let Some(user) = &mut self.user {
-            user.archive_rest(&mut self.router);
+            user.archive_rest(&mut self.router, &self.processes);
         }
         if self.router.failed.is_some() {
             self.give_up_archiving();
@@ -516,11 +518,11 @@ impl Dispatcher {
         let context = self
             .user
             .as_mut()
-            .map(|user| user.process_context(&self.processes));
+            .map(|user| user.process_context(&mut self.processes));
         let closed = router.close(context, at_ns);
         (self.sideband_lost, self.not_written) = (0, Ticks::ZERO);
         if let Some(user) = &mut self.user {
-            user.on_rotation(at_ns);
+            user.on_rotation(&mut self.processes, at_ns);
             begin_archives(&self.router, user, before, &mut say);
         }
         closed
@@ -534,7 +536,7 @@ impl Dispatcher {
         let context = self
             .user
             .as_mut()
-            .map(|user| user.process_context(&self.processes));
+            .map(|user| user.process_context(&mut self.processes));
         self.router.close(context, stopped_ns)
     }
 }

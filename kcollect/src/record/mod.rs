@@ -12,6 +12,7 @@ pub mod kernel;
 mod packing;
 pub mod problem;
 pub mod process_writer;
+pub mod processes;
 pub mod route;
 pub mod session;
 pub mod summary;

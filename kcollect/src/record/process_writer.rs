@@ -24,9 +24,9 @@ use experiment_format::writer::ExperimentWriter;
 use user_collector::jit::{JitChange, JitWatch, SharedJit, is_anonymous};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
+use user_collector::process::ThreadNames;
 use user_collector::process::maps_of_ancestors;
 use user_collector::process::{Cgroup, ExitFacts, ProcDir, ProcessFacts};
-use user_collector::process::{FirstRecord, ThreadNames, TrackedProcess};
 use user_collector::space::Mapping;
 use user_collector::written_code::{ByteBudget, ObjectMaps, UsedObjects, WrittenCode};
 
@@ -35,6 +35,7 @@ use self::header::{group_comments, header};
 use super::activity::{ActivityKind, ThreadActivity, ThreadEvent, TypedHeader};
 use super::kernel::header::Inherited;
 use super::kernel::periodic::{PERIODIC, PeriodicSamples};
+use super::processes::{FirstRecord, TrackedProcess};
 use super::user_stacks::user_stack::{StackCounts, UserStack};
 
 /// Size at which buffered data are written.
@@ -87,11 +88,10 @@ impl ProcessWriter {
     pub fn create(
         inherited: &Inherited,
         names: &mut DirectoryNames,
-        (process, first, began_ns): (&TrackedProcess, &FirstRecord, Nanos),
+        (pid, process, first, began_ns): (Pid, &TrackedProcess, &FirstRecord, Nanos),
         code: &mut LoadedCode,
         (relatives, budget): (&[Pid], ByteBudget),
     ) -> Result<ProcessWriter> {
-        let pid = process.pid;
         let proc = ProcDir::open(pid).ok();
         let of_number = proc.map(|proc| (ProcessFacts::read(&proc), proc));
         // By now another process may have the number.

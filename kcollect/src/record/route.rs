@@ -23,8 +23,7 @@ use experiment_format::{Error, Result};
 use user_collector::follow::FollowPolicy;
 use user_collector::jit::SharedJit;
 use user_collector::loaded_code::LoadedCode;
-use user_collector::process::{DirectoryNames, ExitFacts, ProcessTracker};
-use user_collector::process::{ProcessInstance, ProcessTable, TrackedProcess};
+use user_collector::process::{DirectoryNames, ExitFacts, ProcessInstance};
 use user_collector::space::Mapping;
 use user_collector::written_code::ByteBudget;
 
@@ -35,7 +34,7 @@ use super::kernel::header::Inherited;
 use super::kernel::machine_writer::MachineWriter;
 use super::kernel::process_usage::ProcessUsage;
 use super::process_writer::{FollowedProcess, ProcessWriter};
-use super::user_stacks::resolve_stack::relatives;
+use super::processes::{Process, Processes};
 use super::user_stacks::user_stack::UserStack;
 use crate::plan::Plan;
 
@@ -61,10 +60,8 @@ fn recording_event(on: bool) -> impl Fn(Nanos) -> LogEvent {
 /// The process state that routing reads.
 #[derive(Debug)]
 pub struct ProcessContext<'a> {
-    /// All processes, with their names as they are now.
-    pub processes: &'a ProcessTable,
-    /// The processes of the recording.
-    pub tracker: &'a mut ProcessTracker,
+    /// All processes, as they are now.
+    pub processes: &'a mut Processes,
     /// The policy by which processes are followed.
     pub policy: &'a FollowPolicy,
     /// What processes have mapped.
@@ -236,10 +233,11 @@ impl Router {
         if self.write_followed(&activity, stack.as_deref()) {
             return;
         }
-        let process = context.tracker.get(instance);
-        let waits =
-            |process: &TrackedProcess| process.first.is_some() || context.policy.waits_for_ticks();
-        if !process.is_some_and(waits) {
+        let process = context.processes.instance(instance);
+        let tracked = process.and_then(|process| process.tracked.as_ref());
+        let waits = tracked
+            .is_some_and(|tracked| tracked.first.is_some() || context.policy.waits_for_ticks());
+        if !waits {
             self.to_founder(context.processes, &activity);
         } else if self.held_activities < MAX_HELD_ACTIVITIES
             && let ProcessOutput::Held(held) = self.outputs.entry(instance).or_default()
@@ -265,7 +263,7 @@ impl Router {
     }
 
     /// Writes what a thread did into the founder: no subexperiment has it.
-    pub fn to_founder(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
+    pub fn to_founder(&mut self, processes: &Processes, activity: &ThreadActivity) {
         let result = self.founder.activity(processes, activity);
         self.note(result);
     }
@@ -287,10 +285,13 @@ impl Router {
             Some(ProcessOutput::Held(held)) => held.len(),
             None => 0,
         };
-        let Some(process) = context.tracker.get(instance) else {
+        let Some(process) = context.processes.instance(instance) else {
             return;
         };
-        if let Some(first) = &process.first
+        let Some(tracked) = &process.tracked else {
+            return;
+        };
+        if let Some(first) = &tracked.first
             && !process.may_execute(now_ns)
             && held + 1 >= self.min_intervals
         {
@@ -299,17 +300,17 @@ impl Router {
             let created = ProcessWriter::create(
                 &self.inherited,
                 &mut self.names,
-                (process, first, began_ns),
+                (process.pid(), tracked, first, began_ns),
                 context.code,
                 (
-                    &relatives(context.processes, process.pid),
+                    &context.processes.relatives(process.pid()),
                     self.byte_budget.clone(),
                 ),
             );
             match created {
                 Ok(experiment) => {
                     self.begin(instance, experiment);
-                    if let Some(at_exit) = &process.at_exit {
+                    if let Some(at_exit) = &tracked.at_exit {
                         self.exit_facts(instance, at_exit);
                     }
                 }
@@ -339,11 +340,12 @@ impl Router {
     /// Creates the experiments that are due, and writes what is still held to the founder: nothing
     /// follows.
     pub fn finish(&mut self, context: &mut ProcessContext<'_>) {
-        let instances: Vec<ProcessInstance> = context
-            .tracker
+        let tracked = context
+            .processes
             .iter()
-            .map(|(instance, _)| instance)
-            .collect();
+            .filter(|process| process.tracked.is_some());
+        let mut instances: Vec<_> = tracked.map(|process| process.instance).collect();
+        instances.sort_unstable();
         for instance in instances {
             self.begin_if_due(context, instance, Nanos::MAX);
         }
@@ -357,7 +359,7 @@ impl Router {
     }
 
     /// Writes what was held into the founder: the process is not followed.
-    fn release(&mut self, processes: &ProcessTable, held: Vec<Held>) {
+    fn release(&mut self, processes: &Processes, held: Vec<Held>) {
         self.held_activities -= held.len();
         for (activity, _) in held {
             self.to_founder(processes, &activity);
@@ -419,10 +421,10 @@ impl Router {
 
     /// Writes a part of what changed in the mappings of all processes. Returns whether the rest
     /// waits: each mapped file is opened, which takes longer than mapping it.
-    pub fn write_some_mappings(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) -> bool {
+    pub fn write_some_mappings(&mut self, processes: &Processes, code: &mut LoadedCode) -> bool {
         let mut left = MAX_MAPPINGS_AT_ONCE;
         self.each(|instance, writer| {
-            if left > 0 && tracker.has_its_number(instance) {
+            if left > 0 && processes.has_its_number(instance) {
                 let written = writer.mappings(code, left)?;
                 left -= written.min(left);
             }
@@ -456,10 +458,10 @@ impl Router {
             None => return,
         };
         self.usage.end(instance);
-        let process = context.tracker.get(instance);
-        let exited = process.and_then(|process| process.exited_ns);
+        let process = context.processes.instance(instance);
+        let exited = process.and_then(Process::exited_ns);
         // Another process may have the number, and other mappings.
-        if context.tracker.has_its_number(instance) {
+        if context.processes.has_its_number(instance) {
             let result = writer.mappings(context.code, usize::MAX);
             self.note(result.map(drop));
             let result = writer.last_code(context.code);
@@ -498,10 +500,10 @@ impl Router {
     }
 
     /// Once a round: writes what changed in the subexperiments.
-    pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now_ns: Nanos) {
+    pub fn maintain(&mut self, processes: &Processes, code: &mut LoadedCode, now_ns: Nanos) {
         self.measure();
         self.each(|instance, writer| {
-            writer.maintain(now_ns, tracker.has_its_number(instance), code)
+            writer.maintain(now_ns, processes.has_its_number(instance), code)
         });
     }
 
@@ -511,10 +513,10 @@ impl Router {
     }
 
     /// Archives the rest of what the subexperiments refer to, as fast as possible.
-    pub fn archive_rest(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) {
+    pub fn archive_rest(&mut self, processes: &Processes, code: &mut LoadedCode) {
         self.each(|instance, writer| {
             let mut result = Ok(());
-            if tracker.has_its_number(instance) {
+            if processes.has_its_number(instance) {
                 result = writer.mappings(code, usize::MAX).map(drop);
             }
             writer.report_all_used(code);

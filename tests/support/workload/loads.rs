@@ -132,8 +132,8 @@ impl Load {
             || matches!(self.state, Some(TextFault | DataFault | KernelFault))
     }
 
-    /// Returns whether it waits nearly all of the time, and for no disk: it uses no CPU that another
-    /// one would miss.
+    /// Returns whether it waits nearly all of the time, and for no disk: it uses no CPU that
+    /// another one would miss.
     pub fn is_quiet(&self) -> bool {
         let waits = ["compat32", "state_sleep", "state_stop", "vfork_parent"];
         waits.contains(&self.program) && !self.waits_for_the_disk()

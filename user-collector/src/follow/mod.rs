@@ -8,7 +8,7 @@ mod policy;
 
 pub use group::GroupRule;
 pub use pattern::{Pattern, PatternError};
-pub use policy::FollowPolicy;
+pub use policy::{FollowPolicy, FollowState};
 
 /// The rule by which processes are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,20 @@ pub struct Candidate<'a> {
     pub ticked: bool,
     /// Whether it belongs to the rule's group.
     pub in_group: bool,
+}
+
+impl Candidate<'_> {
+    /// A process of which only the number is known.
+    #[must_use]
+    pub fn unknown(pid: Pid) -> Candidate<'static> {
+        Candidate {
+            pid,
+            name: None,
+            executable: None,
+            ticked: false,
+            in_group: false,
+        }
+    }
 }
 
 impl Follow {

@@ -5,12 +5,10 @@
 //! until then it is where its parent is. One that is moved while its program runs stays what it
 //! was.
 
-use std::collections::HashMap;
-
 use experiment_format::ids::Pid;
 
 use super::{Candidate, Follow, FollowRule};
-use crate::process::{Lineages, ProcessTable, TrackedProcess};
+use crate::process::Descent;
 
 /// The policy by which processes are followed.
 #[derive(Debug)]
@@ -18,21 +16,40 @@ pub struct FollowPolicy {
     rule: FollowRule,
     /// The load until it executes its program: its line of descent begins there.
     load: Option<Pid>,
-    lineages: Option<Lineages>,
-    /// Whether each process belongs to the group of the rule, if it has one.
-    members: HashMap<Pid, bool>,
+}
+
+/// What the policy keeps of a process.
+#[derive(Debug, Default)]
+pub struct FollowState {
+    /// It belongs to the group of the rule, if that has one.
+    pub in_group: bool,
+    /// How it descends from the load, if it does.
+    descent: Option<Box<Descent>>,
+}
+
+impl FollowState {
+    /// The state of a child that the process forks.
+    pub fn fork(&mut self) -> FollowState {
+        let descent = self.descent.as_mut();
+        FollowState {
+            in_group: self.in_group,
+            descent: descent.map(|descent| Box::new(descent.fork())),
+        }
+    }
+
+    /// How the process descends from the load, if it does and is not the load.
+    #[must_use]
+    pub fn descent(&self) -> Option<String> {
+        let lineage = self.descent.as_ref()?.lineage()?;
+        (!lineage.is_empty()).then(|| lineage.to_owned())
+    }
 }
 
 impl FollowPolicy {
     /// Returns the policy of a rule.
     #[must_use]
     pub fn new(rule: FollowRule) -> FollowPolicy {
-        FollowPolicy {
-            rule,
-            load: None,
-            lineages: None,
-            members: HashMap::new(),
-        }
+        FollowPolicy { rule, load: None }
     }
 
     /// Adds the load, which is followed unless a pattern decides, and which begins a line of
@@ -66,94 +83,39 @@ impl FollowPolicy {
 
     /// Returns whether the rule chooses a process as it is now.
     #[must_use]
-    pub fn chooses(&self, processes: &ProcessTable, pid: Pid, ticked: bool) -> bool {
-        let process = processes.get(pid);
-        self.rule.follow.wants(&Candidate {
-            pid,
-            name: process.and_then(|process| process.name.as_deref()),
-            executable: process
-                .and_then(|process| process.executable.as_deref())
-                .map(|executable| &*executable.path),
-            ticked,
-            in_group: self.is_member(pid),
-        })
+    pub fn chooses(&self, candidate: &Candidate<'_>) -> bool {
+        self.rule.follow.wants(candidate)
     }
 
-    /// Whether the rule chooses a process of which only the name is known.
+    /// Returns whether a process is followed, or may be without another name. `is_chosen` is
+    /// whether it was chosen before.
     #[must_use]
-    pub fn chooses_name(&self, pid: Pid, name: &[u8]) -> bool {
-        self.rule.follow.wants(&Candidate {
-            pid,
-            name: Some(name),
-            executable: None,
-            ticked: false,
-            in_group: self.is_member(pid),
-        })
-    }
-
-    fn is_member(&self, pid: Pid) -> bool {
-        self.members.get(&pid).copied().unwrap_or(false)
+    pub fn may_follow(&self, candidate: &Candidate<'_>, is_chosen: bool) -> bool {
+        matches!(self.rule.follow, Follow::On | Follow::All)
+            || self.names_pid(candidate.pid)
+            || is_chosen
+            || self.chooses(candidate)
     }
 
     /// Records a process that the snapshot found.
-    pub fn found(&mut self, pid: Pid) {
+    pub fn found(&self, pid: Pid, process: &mut FollowState) {
         if let Follow::Group(group) = &self.rule.follow {
-            self.members
-                .insert(pid, group.has_process(pid).unwrap_or(false));
+            process.in_group = group.has_process(pid).unwrap_or(false);
         }
     }
 
-    /// Returns whether a process is followed, or may be without another name.
-    #[must_use]
-    pub fn may_follow(
-        &self,
-        processes: &ProcessTable,
-        tracked: Option<&TrackedProcess>,
-        pid: Pid,
-    ) -> bool {
-        matches!(self.rule.follow, Follow::On | Follow::All)
-            || self.names_pid(pid)
-            || tracked.is_some_and(|process| process.chosen)
-            || self.chooses(processes, pid, false)
-    }
-
-    /// Records that `parent` forked `pid`.
-    pub fn forked(&mut self, pid: Pid, parent: Pid) {
-        if matches!(self.rule.follow, Follow::Group(_)) {
-            self.members.insert(pid, self.is_member(parent));
-        }
-        if let Some(lineages) = &mut self.lineages {
-            lineages.forked(pid, parent);
-        }
-    }
-
-    /// Records that `pid` executed a program.
-    pub fn executed(&mut self, pid: Pid) {
+    /// Records that a process executed a program.
+    pub fn executed(&mut self, pid: Pid, process: &mut FollowState) {
         if let Follow::Group(group) = &self.rule.follow
-            && let Some(is_member) = group.has_process(pid)
+            && let Some(in_group) = group.has_process(pid)
         {
-            self.members.insert(pid, is_member);
+            process.in_group = in_group;
         }
         if self.load == Some(pid) {
             self.load = None;
-            self.lineages = Some(Lineages::new(pid));
-        } else if let Some(lineages) = &mut self.lineages {
-            lineages.executed(pid);
+            process.descent = Some(Box::new(Descent::of_load()));
+        } else if let Some(descent) = &mut process.descent {
+            descent.executed();
         }
-    }
-
-    /// Drops a process that is gone.
-    pub fn exited(&mut self, pid: Pid) {
-        self.members.remove(&pid);
-        if let Some(lineages) = &mut self.lineages {
-            lineages.ended(pid);
-        }
-    }
-
-    /// Returns how a process descends from the load, if it does and is not the load.
-    #[must_use]
-    pub fn descent(&self, pid: Pid) -> Option<String> {
-        let descent = self.lineages.as_ref()?.get(pid)?;
-        (!descent.is_empty()).then(|| descent.to_owned())
     }
 }

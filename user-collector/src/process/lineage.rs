@@ -65,77 +65,47 @@ fn safe(name: &[u8]) -> String {
     out
 }
 
-/// The lineages of a load's descendants.
+/// How a process descends from a load.
 ///
 /// A lineage has a letter and a count for each step: `_f` a fork, `_x` an exec. So a call that does
 /// both, such as `system` or `posix_spawn`, is `_f1_x1`: collect calls it `_c1`, but sees the call
 /// itself. Forks are counted for each process, and again from 1 with a new program. Unlike in
 /// collect, calls that failed are not counted: the kernel doesn't report them.
 #[derive(Clone, Debug)]
-pub struct Lineages {
-    processes: HashMap<Pid, Descendant>,
-}
-
-#[derive(Clone, Debug)]
-struct Descendant {
+pub struct Descent {
     /// `None` if it would be too long.
     lineage: Option<String>,
     forks: u32,
 }
 
-impl Lineages {
-    /// Returns the lineages of a load that has just executed its program. Its own is empty.
+impl Descent {
+    /// The descent of a load that has just executed its program. Its lineage is empty.
     #[must_use]
-    pub fn new(load: Pid) -> Lineages {
-        let founder = Descendant::new(Some(String::new()));
-        Lineages {
-            processes: HashMap::from([(load, founder)]),
-        }
+    pub fn of_load() -> Descent {
+        Descent::new(Some(String::new()))
     }
 
-    /// Notes that `parent` forked `pid`. Processes that do not descend from the load are ignored.
-    pub fn forked(&mut self, pid: Pid, parent: Pid) {
-        let Some(parent) = self.processes.get_mut(&parent) else {
-            // A descendant may have had the number before.
-            self.processes.remove(&pid);
-            return;
-        };
-        parent.forks = parent.forks.saturating_add(1);
-        let lineage = step(parent.lineage.as_deref(), 'f', parent.forks);
-        self.processes.insert(pid, Descendant::new(lineage));
+    /// The descent of a child that the process forks.
+    pub fn fork(&mut self) -> Descent {
+        self.forks = self.forks.saturating_add(1);
+        Descent::new(step(self.lineage(), 'f', self.forks))
     }
 
-    /// Notes that `pid` executes another program.
-    pub fn executed(&mut self, pid: Pid) {
-        if let Some(process) = self.processes.get_mut(&pid) {
-            // The count is 1: after a successful exec there is another program.
-            let lineage = step(process.lineage.as_deref(), 'x', 1);
-            *process = Descendant::new(lineage);
-        }
+    /// Records that the process executes another program.
+    pub fn executed(&mut self) {
+        // The count is 1: after a successful exec there is another program.
+        *self = Descent::new(step(self.lineage(), 'x', 1));
     }
 
-    /// Notes that `pid` has exited, with all its threads.
-    pub fn ended(&mut self, pid: Pid) {
-        self.processes.remove(&pid);
-    }
-
-    /// Returns whether the process is the load or descends from it.
+    /// The lineage, as `_f1_x1`; empty for the load itself. `None` where it would be too long for a
+    /// file name.
     #[must_use]
-    pub fn contains(&self, pid: Pid) -> bool {
-        self.processes.contains_key(&pid)
+    pub fn lineage(&self) -> Option<&str> {
+        self.lineage.as_deref()
     }
 
-    /// Returns the lineage, as `_f1_x1`; empty for the load itself. `None` for other processes, and
-    /// where it would be too long for a file name.
-    #[must_use]
-    pub fn get(&self, pid: Pid) -> Option<&str> {
-        self.processes.get(&pid)?.lineage.as_deref()
-    }
-}
-
-impl Descendant {
-    fn new(lineage: Option<String>) -> Descendant {
-        Descendant { lineage, forks: 0 }
+    fn new(lineage: Option<String>) -> Descent {
+        Descent { lineage, forks: 0 }
     }
 }
 
@@ -180,54 +150,46 @@ mod tests {
         assert_eq!(safe(&[b'x'; 1000]).len(), MAX_NAME_BYTES);
     }
 
-    /// A story of `parent+child` forks, `pid!` execs, `pid-` ends.
-    fn replayed(story: &str) -> Lineages {
-        let mut lineages = Lineages::new(Pid(1));
-        for event in story.split_whitespace() {
+    /// Applies forks as `parent+child` and execs as `pid!`, of a load with pid 1.
+    fn replayed(events: &str) -> HashMap<u32, Descent> {
+        let mut descents = HashMap::from([(1, Descent::of_load())]);
+        for event in events.split_whitespace() {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
-            let pid = event[..mark].parse().unwrap();
-            let other = event[mark + 1..].parse().unwrap_or_default();
+            let process = descents.get_mut(&event[..mark].parse().unwrap());
+            let process = process.unwrap();
             match &event[mark..=mark] {
-                "+" => lineages.forked(other, pid),
-                "!" => lineages.executed(pid),
-                _ => lineages.ended(pid),
+                "+" => {
+                    let child = process.fork();
+                    descents.insert(event[mark + 1..].parse().unwrap(), child);
+                }
+                _ => process.executed(),
             }
         }
-        lineages
+        descents
     }
 
     #[test]
     fn a_descent_is_forks_and_execs_in_their_order() {
-        for (story, pid, lineage) in [
-            ("", 1, Some("")),
-            ("1+2", 2, Some("_f1")),
-            ("1+2 1+3 1+4 4!", 4, Some("_f3_x1")),
-            ("1+2 2! 2!", 2, Some("_f1_x1_x1")),
-            ("1+2 1+3 3!", 3, Some("_f2_x1")),
-            ("1+3 3! 3+4 3+5", 5, Some("_f1_x1_f2")),
-            ("1! 1+2", 2, Some("_x1_f1")),
-            ("1+2 1! 1+3", 3, Some("_x1_f1")),
-            ("1+2 2! 1+2", 2, Some("_f2")),
-            ("9+2 1+2", 2, Some("_f1")),
-            ("1+2 2-", 2, None),
-            ("1+2 2- 9+2", 2, None),
-            ("1+2 9+2 2+3", 3, None),
-            ("9+10 10!", 10, None),
-            ("1+2 1- 2+3", 3, Some("_f1_f1")),
+        for (events, pid, lineage) in [
+            ("", 1, ""),
+            ("1+2", 2, "_f1"),
+            ("1+2 1+3 1+4 4!", 4, "_f3_x1"),
+            ("1+2 2! 2!", 2, "_f1_x1_x1"),
+            ("1+2 1+3 3!", 3, "_f2_x1"),
+            ("1+3 3! 3+4 3+5", 5, "_f1_x1_f2"),
+            ("1! 1+2", 2, "_x1_f1"),
+            ("1+2 1! 1+3", 3, "_x1_f1"),
+            ("1+2 2! 1+2", 2, "_f2"),
         ] {
-            assert_eq!(replayed(story).get(Pid(pid)), lineage, "{story}");
+            assert_eq!(replayed(events)[&pid].lineage(), Some(lineage), "{events}");
         }
     }
 
     #[test]
     fn a_lineage_that_is_too_long_is_none() {
-        let mut lineages = Lineages::new(Pid(1));
-        for _ in 0..1000 {
-            lineages.executed(Pid(1));
-        }
-        lineages.forked(Pid(2), Pid(1));
-        assert!(lineages.contains(Pid(1)) && lineages.contains(Pid(2)));
-        assert_eq!((lineages.get(Pid(1)), lineages.get(Pid(2))), (None, None));
+        let mut descent = Descent::of_load();
+        (0..1000).for_each(|_| descent.executed());
+        assert_eq!((descent.fork().lineage(), descent.lineage()), (None, None));
     }
 
     proptest! {
@@ -247,21 +209,19 @@ mod tests {
 
         /// Of a load that executes one program, no two processes at any time have one lineage.
         #[test]
-        fn lineages_differ(
-            events in prop::collection::vec((0_u8..3, 1_u32..30, 1_u32..30), 0..200)
-        ) {
-            let mut lineages = Lineages::new(Pid(1));
+        fn lineages_differ(events in prop::collection::vec((any::<bool>(), 0_usize..30), 0..200)) {
+            let mut descents = vec![Descent::of_load()];
             let mut seen = std::collections::HashSet::new();
-            for (next, (kind, pid, by)) in (2..).zip(events) {
-                match kind {
-                    0 => lineages.executed(Pid(pid + 1)),
-                    1 => lineages.ended(Pid(pid)),
-                    _ => {
-                        lineages.forked(Pid(next), Pid(by));
-                        if let Some(lineage) = lineages.get(Pid(next)) {
-                            prop_assert!(seen.insert(lineage.to_owned()), "{}", lineage);
-                        }
+            for (forks, index) in events {
+                let index = index % descents.len();
+                if forks {
+                    let child = descents[index].fork();
+                    if let Some(lineage) = child.lineage() {
+                        prop_assert!(seen.insert(lineage.to_owned()), "{}", lineage);
                     }
+                    descents.push(child);
+                } else if index > 0 {
+                    descents[index].executed();
                 }
             }
         }

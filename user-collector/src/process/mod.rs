@@ -1,4 +1,4 @@
-//! Processes: the table of them, their names and descent, facts from `/proc`.
+//! Processes: their instances, names and descent, facts from `/proc`.
 
 mod cgroup;
 mod cgroup_names;
@@ -10,9 +10,7 @@ mod lineage;
 mod parent_maps;
 mod proc_dir;
 pub(crate) mod proc_files;
-mod table;
 mod thread_names;
-mod tracker;
 
 pub use cgroup::Cgroup;
 pub use cgroup_names::CgroupNames;
@@ -20,7 +18,7 @@ pub use command_line::quoted;
 pub use container::{Container, ContainerRuntime, container_of};
 pub use facts::{ExitFacts, MAX_TEXT_BYTES, ProcessFacts, rank_of};
 pub use instance::ProcessInstance;
-pub use lineage::{DirectoryNames, Lineages};
+pub use lineage::{Descent, DirectoryNames};
 pub use parent_maps::{ParentMap, maps_at_fork, maps_of_ancestors};
 pub(crate) use proc_dir::MAX_PROC_FILE_BYTES;
 pub use proc_dir::{
@@ -28,6 +26,4 @@ pub use proc_dir::{
     thread_with_memory,
 };
 pub use proc_files::effective_uid_of;
-pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
 pub use thread_names::ThreadNames;
-pub use tracker::{FirstRecord, ProcessTracker, TrackedProcess, instance_of};

@@ -323,18 +323,9 @@ impl AddressSpaces {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
-    /// Evicts all processes for which `still` returns false. Returns the evicted ones.
-    pub fn retain(&mut self, mut still: impl FnMut(Pid) -> bool) -> Vec<Pid> {
-        let gone: Vec<Pid> = self
-            .by_pid
-            .keys()
-            .copied()
-            .filter(|pid| !still(*pid))
-            .collect();
-        for pid in &gone {
-            self.by_pid.remove(pid);
-        }
-        gone
+    /// Drops the address space of a process that is gone.
+    pub fn evict(&mut self, pid: Pid) {
+        self.by_pid.remove(&pid);
     }
 }
 

@@ -13,13 +13,13 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Ticks;
 use rustc_hash::FxHashMap;
-use user_collector::process::instance_of;
-use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::process::ProcessInstance;
 
-use super::shown_names::name_of;
+use super::shown_names::shown_name;
 use super::times::{OnCpuTicks, Times};
 use crate::plan::Target;
 use crate::record::activity::TypedHeader;
+use crate::record::processes::Processes;
 
 /// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;
@@ -59,11 +59,16 @@ pub struct Owner {
 impl Owner {
     /// Returns the owner of what a thread did just now.
     #[must_use]
-    pub fn of(processes: &ProcessTable, header: &RecordHeader) -> Owner {
+    pub fn of(processes: &Processes, header: &RecordHeader) -> Owner {
+        let process = processes.get(header.pid());
+        let instance = process.map(|process| process.instance);
         Owner {
-            instance: instance_of(processes, header.pid()),
+            instance: instance.unwrap_or(ProcessInstance::unknown(header.pid())),
             tid: header.tid(),
-            name: name_of(processes, header.pid()),
+            name: shown_name(
+                header.pid(),
+                process.and_then(|process| process.name.as_deref()),
+            ),
         }
     }
 }

@@ -26,7 +26,6 @@ use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::ThreadNames;
-use user_collector::process::{ProcessInfo, ProcessTable};
 use user_collector::written_code::ObjectMaps;
 
 use self::frames::ArtificialFrames;
@@ -40,6 +39,7 @@ use super::times::Times;
 use crate::plan::{Archive, Plan};
 use crate::record::activity::TypedHeader;
 use crate::record::activity::{ActivityKind, StateInterval, ThreadActivity, ThreadEvent};
+use crate::record::processes::{Process, Processes};
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl MachineWriter {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<(), Error> {
+    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<(), Error> {
         let header = tick.header;
         let process = processes.get(header.pid());
         self.name_thread(process, &header)?;
@@ -211,7 +211,7 @@ impl MachineWriter {
     /// When the experiment can't be written.
     pub fn cpu_overflow(
         &mut self,
-        processes: &ProcessTable,
+        processes: &Processes,
         overflow: &CpuOverflow,
     ) -> Result<(), Error> {
         let thread = &overflow.thread;
@@ -243,7 +243,7 @@ impl MachineWriter {
     /// When the experiment can't be written.
     pub fn activity(
         &mut self,
-        processes: &ProcessTable,
+        processes: &Processes,
         activity: &ThreadActivity,
     ) -> Result<(), Error> {
         let header = &activity.header;
@@ -267,7 +267,7 @@ impl MachineWriter {
     /// new.
     fn stack_of(
         &mut self,
-        processes: &ProcessTable,
+        processes: &Processes,
         activity: &ThreadActivity,
     ) -> Result<StackUid, Error> {
         let process = processes.instance(activity.instance);
@@ -304,7 +304,7 @@ impl MachineWriter {
     /// When the experiment can't be written.
     pub fn sample(
         &mut self,
-        processes: &ProcessTable,
+        processes: &Processes,
         accounts: &Accounts,
         at_ns: Nanos,
         label: &str,
@@ -346,7 +346,7 @@ impl MachineWriter {
     }
 
     /// Drops the frames of processes that are no longer in the table.
-    pub fn evict(&mut self, processes: &ProcessTable) {
+    pub fn evict(&mut self, processes: &Processes) {
         self.frames.evict(processes);
     }
 
@@ -425,7 +425,7 @@ impl MachineWriter {
     /// Names a thread in the log, unless it already has this name there.
     fn name_thread(
         &mut self,
-        process: Option<&ProcessInfo>,
+        process: Option<&Process>,
         header: &RecordHeader,
     ) -> Result<(), Error> {
         let at = self.at(header.time_ns());
@@ -455,7 +455,7 @@ impl MachineWriter {
     /// in user mode.
     fn stack(
         &mut self,
-        process: Option<&ProcessInfo>,
+        process: Option<&Process>,
         header: &RecordHeader,
         frames: &[u64],
         truncated: bool,

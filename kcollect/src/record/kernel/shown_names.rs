@@ -2,10 +2,11 @@
 
 use experiment_format::ids::Pid;
 use experiment_format::text::printable;
-use user_collector::process::ProcessTable;
+
+use crate::record::processes::Processes;
 
 /// Returns the name of the process that has a pid now.
-pub fn name_of(processes: &ProcessTable, pid: Pid) -> String {
+pub fn name_of(processes: &Processes, pid: Pid) -> String {
     let process = processes.get(pid);
     shown_name(pid, process.and_then(|process| process.name.as_deref()))
 }

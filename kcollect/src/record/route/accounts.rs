@@ -6,8 +6,7 @@ use experiment_format::Result;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use rustc_hash::FxHashMap;
-use user_collector::process::{ProcessInstance, ProcessTable};
-use user_collector::process::{ProcessTracker, instance_of};
+use user_collector::process::ProcessInstance;
 
 use super::Router;
 use crate::record::activity::TypedHeader;
@@ -15,6 +14,7 @@ use crate::record::kernel::accounts::{LivingThreads, Owner};
 use crate::record::kernel::code::KernelCode;
 use crate::record::kernel::decode::CpuTick;
 use crate::record::kernel::shown_names::name_of;
+use crate::record::processes::Processes;
 
 /// How many threads without a last record are named in the log.
 const MAX_UNCLOSED_NAMED: usize = 10;
@@ -25,7 +25,7 @@ impl Router {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<()> {
+    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<()> {
         self.founder.cpu_tick(processes, tick)?;
         if let Some(state) = tick.state.filter(|_| tick.ticks > Ticks::ZERO) {
             let owner = Owner::of(processes, &tick.header);
@@ -35,7 +35,7 @@ impl Router {
     }
 
     /// Adds the exact times of a thread; `processes` is as it was at the record's time.
-    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadRecord) {
+    pub fn thread(&mut self, processes: &Processes, thread: &ThreadRecord) {
         if !thread.exited {
             return self.accounts.update_living(*thread);
         }
@@ -47,7 +47,7 @@ impl Router {
     }
 
     /// Adds the exact times of the threads that still live: the recording ended at `at_ns`.
-    pub fn close_threads(&mut self, processes: &ProcessTable, at_ns: Nanos) {
+    pub fn close_threads(&mut self, processes: &Processes, at_ns: Nanos) {
         let unclosed: Vec<_> = self.accounts.unclosed().copied().collect();
         self.unclosed_threads += unclosed.len() as u64;
         for thread in unclosed.iter().take(MAX_UNCLOSED_NAMED) {
@@ -97,27 +97,22 @@ impl Router {
     }
 
     /// Writes a sample of the machine at an instant whose records have all been applied.
-    pub fn sample(&mut self, processes: &ProcessTable, at_ns: Nanos, label: &str) {
+    pub fn sample(&mut self, processes: &Processes, at_ns: Nanos, label: &str) {
         let accounts = &self.accounts;
         let result = self.founder.sample(processes, accounts, at_ns, label);
         self.note(result);
     }
 
     /// Writes the same sample of each followed process.
-    pub fn sample_followed(
-        &mut self,
-        tracker: &ProcessTracker,
-        processes: &ProcessTable,
-        (at_ns, label): (Nanos, &str),
-    ) {
+    pub fn sample_followed(&mut self, processes: &Processes, (at_ns, label): (Nanos, &str)) {
         let outputs = self.outputs.iter();
         let open = outputs.filter(|(_, output)| output.writer().is_some());
         let open: Vec<_> = open.map(|(instance, _)| *instance).collect();
         let usage = self.usage_of(&open, processes, at_ns);
         self.each(
-            |instance, writer| match (tracker.get(instance), usage.get(&instance)) {
+            |instance, writer| match (processes.instance(instance), usage.get(&instance)) {
                 (Some(process), Some(usage)) => {
-                    writer.sample(at_ns, label, usage, process.exited_ns)
+                    writer.sample(at_ns, label, usage, process.exited_ns())
                 }
                 _ => Ok(()),
             },
@@ -127,8 +122,7 @@ impl Router {
     /// Writes the last samples of processes that have exited, unless they are already written.
     pub fn sample_exits(
         &mut self,
-        tracker: &ProcessTracker,
-        processes: &ProcessTable,
+        processes: &Processes,
         instances: impl Iterator<Item = ProcessInstance>,
         now_ns: Nanos,
     ) {
@@ -142,10 +136,10 @@ impl Router {
         }
         let usage = self.usage_of(&instances, processes, now_ns);
         for instance in instances {
-            if let Some(process) = tracker.get(instance)
+            if let Some(process) = processes.instance(instance)
                 && let Some(usage) = usage.get(&instance)
             {
-                let at = process.exited_ns.unwrap_or(Nanos::ZERO);
+                let at = process.exited_ns().unwrap_or(Nanos::ZERO);
                 let usage = UsageRecord {
                     threads: 0,
                     ..usage.clone()
@@ -160,10 +154,10 @@ impl Router {
     fn usage_of(
         &mut self,
         wanted: &[ProcessInstance],
-        processes: &ProcessTable,
+        processes: &Processes,
         at_ns: Nanos,
     ) -> FxHashMap<ProcessInstance, UsageRecord> {
-        let instance = |pid| instance_of(processes, pid);
+        let instance = |pid| processes.instance_of(pid);
         let wanted = wanted.iter().copied();
         self.usage.records(&self.accounts, at_ns, wanted, instance)
     }

@@ -2,11 +2,10 @@
 //!
 //! A state interval waits in the [join](user_collector::join) for the user stack that is captured
 //! when its thread returns to user mode, and so does an event. Complete ones go to the
-//! [router](super::route), which chooses the experiment. Four parts have one task each: the
-//! [tracker] has the processes, the [policy] decides which of them are followed, the [resolver]
-//! unwinds their stacks, and the [publisher] writes the BPF maps.
+//! [router](super::route), which chooses the experiment. Three parts have one task each: the
+//! [policy] decides which [processes](super::processes) are followed, the [resolver] unwinds their
+//! stacks, and the [publisher] writes the BPF maps.
 //!
-//! [tracker]: user_collector::process::ProcessTracker
 //! [policy]: user_collector::follow::FollowPolicy
 //! [resolver]: super::user_stacks::resolve_stack
 //! [publisher]: super::user_stacks::publish
@@ -22,18 +21,16 @@ use std::time::{Duration, Instant};
 use bpf::Programs;
 use bpf_abi::layout::COPIED_CODE_DEVICE;
 use bpf_abi::unwind::UnwindEnd;
-use bpf_abi::{CodeFile, ThreadRecord, UserReturnRecord};
+use bpf_abi::{CodeFile, RecordHeader, ThreadRecord, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use host::machine;
 use user_collector::files::TimedOpener;
-use user_collector::follow::FollowPolicy;
-use user_collector::follow::FollowRule;
+use user_collector::follow::{Candidate, FollowPolicy, FollowRule};
 use user_collector::join::{Join, JoinCounts};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::objects::{CopiedCode, LoadObjects, copied_code};
-use user_collector::process::{CgroupNames, ExitFacts, FirstRecord, ProcessTracker, instance_of};
-use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::process::{CgroupNames, ExitFacts};
 
 use self::allocators::TracedAllocators;
 pub use self::allocators::{BlockSampling, ProbeCounts};
@@ -41,10 +38,11 @@ use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
 use super::input::inputs::MissingTable;
 use super::input::snapshot;
+use super::processes::{FirstRecord, Process, Processes};
 use super::route::{ProcessContext, Router};
 use super::user_stacks::copied_code::AnonymousCode;
 use super::user_stacks::publish::TablePublisher;
-use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
+use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts};
 use super::user_stacks::user_stack::UserStack;
 use crate::record::activity::TypedHeader;
 
@@ -54,7 +52,6 @@ const MAX_TABLES_WAIT: Duration = Duration::from_millis(500);
 /// The processes, what they have mapped, and what waits for user stacks.
 #[derive(Debug)]
 pub struct UserSpace {
-    tracker: ProcessTracker,
     /// Control groups, for processes that exit before their own is read.
     cgroups: CgroupNames,
     policy: FollowPolicy,
@@ -80,7 +77,6 @@ impl UserSpace {
         sampling: Option<BlockSampling>,
     ) -> UserSpace {
         UserSpace {
-            tracker: ProcessTracker::default(),
             cgroups: CgroupNames::default(),
             policy: FollowPolicy::new(rule),
             code: LoadedCode::new(objects),
@@ -98,7 +94,7 @@ impl UserSpace {
     pub fn activity(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         activity: ThreadActivity,
     ) {
         self.note_activity(processes, &activity);
@@ -112,7 +108,7 @@ impl UserSpace {
     fn activity_with_stack(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         activity: ThreadActivity,
         stack: Option<Arc<UserStack>>,
     ) {
@@ -121,47 +117,25 @@ impl UserSpace {
     }
 
     /// Follows the process of an activity, if the policy says so.
-    fn note_activity(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
+    fn note_activity(&mut self, processes: &mut Processes, activity: &ThreadActivity) {
         let header = activity.header;
-        let by_pid = self.policy.names_pid(header.pid());
-        let (instance, process) = self.tracker.track(processes, header.pid());
-        process.chosen |= by_pid;
-        process.ticked |= activity.is_on_cpu();
-        if process.first.is_none() && !self.traced.is_before_exec(&header) {
-            let (chosen, ticked) = (process.chosen, process.ticked);
-            if chosen || self.policy.chooses(processes, header.pid(), ticked) {
-                self.choose(processes, instance, activity);
+        let process = processes.known(header.pid());
+        let mut tracked = process.tracked.take().unwrap_or_default();
+        tracked.chosen |= self.policy.names_pid(header.pid());
+        tracked.ticked |= activity.is_on_cpu();
+        if tracked.first.is_none() && !self.traced.is_before_exec(&header) {
+            let candidate = process.candidate(tracked.ticked);
+            if tracked.chosen || self.policy.chooses(&candidate) {
+                tracked.chosen = true;
+                tracked.first = Some(first_record(process, &header));
+                if let Some(space) = self.code.spaces.get_mut(header.pid()) {
+                    space.keep_all_changes();
+                }
             }
         }
+        process.tracked = Some(tracked);
         if let Some(space) = self.code.spaces.get_mut(header.pid()) {
             space.note_use();
-        }
-    }
-
-    /// Follows the process from this activity on.
-    fn choose(
-        &mut self,
-        processes: &ProcessTable,
-        instance: ProcessInstance,
-        activity: &ThreadActivity,
-    ) {
-        let header = &activity.header;
-        let name = processes
-            .get(header.pid())
-            .and_then(|process| process.name.as_deref())
-            .unwrap_or(header.name.bytes());
-        let name = if name.is_empty() { b"unknown" } else { name };
-        let first = FirstRecord {
-            at_ns: header.time_ns(),
-            name: name.to_vec(),
-            descent: self.policy.descent(header.pid()),
-        };
-        if let Some(process) = self.tracker.get_mut(instance) {
-            process.chosen = true;
-            process.first = Some(first);
-        }
-        if let Some(space) = self.code.spaces.get_mut(header.pid()) {
-            space.keep_all_changes();
         }
     }
 
@@ -176,7 +150,7 @@ impl UserSpace {
     pub fn user_return(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         record: UserReturnRecord,
     ) {
         let (header, pid) = (record.header, record.header.pid());
@@ -191,15 +165,19 @@ impl UserSpace {
             if space.set_execution(record.execution) {
                 self.publisher.changed(pid);
             }
-            let followed = self
-                .policy
-                .may_follow(processes, self.tracker.with_pid(pid), pid);
+            let followed = processes.may_follow(&self.policy, pid);
             if followed && let Some(code) = record.anonymous {
                 self.anonymous.seen(pid, code, header.time_ns());
             }
             let stack = if followed {
-                self.resolver
-                    .resolve(&mut self.code, &mut self.publisher, processes, slot, record)
+                let relatives = |pid| processes.relatives(pid);
+                self.resolver.resolve(
+                    &mut self.code,
+                    &mut self.publisher,
+                    &relatives,
+                    slot,
+                    record,
+                )
             } else {
                 Some(UserStack {
                     frames: Vec::new(),
@@ -217,18 +195,24 @@ impl UserSpace {
 
     /// Notes what the record of a thread says of its process. If the thread has exited, routes what
     /// it did, since no more user stacks can come.
-    pub fn thread(&mut self, router: &mut Router, processes: &ProcessTable, thread: &ThreadRecord) {
+    pub fn thread(
+        &mut self,
+        router: &mut Router,
+        processes: &mut Processes,
+        thread: &ThreadRecord,
+    ) {
         // Of a living thread too: the group may be gone when its last thread has exited.
         let cgroup = self.cgroups.get(thread.cgroup);
         if !thread.exited {
             return;
         }
-        let instance = instance_of(processes, thread.header.pid());
-        if let Some(process) = self.tracker.get_mut(instance) {
+        if let Some(process) = processes.get_mut(thread.header.pid())
+            && let Some(tracked) = &mut process.tracked
+        {
             let user = thread.user;
             let at_exit = ExitFacts { user, cgroup };
-            router.exit_facts(instance, &at_exit);
-            process.at_exit = Some(at_exit);
+            router.exit_facts(process.instance, &at_exit);
+            tracked.at_exit = Some(at_exit);
         }
         self.thread_calls_end(router, processes, thread.header.tid());
         let complete = self.join.ended(thread.header.tid());
@@ -236,10 +220,11 @@ impl UserSpace {
     }
 
     /// Unwinds the stack copies whose tables are ready; all copies when `last`.
-    pub fn unwind_copies(&mut self, router: &mut Router, processes: &ProcessTable, last: bool) {
+    pub fn unwind_copies(&mut self, router: &mut Router, processes: &mut Processes, last: bool) {
+        let relatives = |pid| processes.relatives(pid);
         let resolved =
             self.resolver
-                .unwind_copies(&mut self.code, &mut self.publisher, processes, last);
+                .unwind_copies(&mut self.code, &mut self.publisher, &relatives, last);
         for (slot, stack) in resolved {
             let complete = self.join.resolved(slot, Arc::new(stack));
             self.route(router, processes, complete);
@@ -247,7 +232,7 @@ impl UserSpace {
     }
 
     /// Routes all that waits: no record follows.
-    pub fn finish(&mut self, router: &mut Router, processes: &ProcessTable) {
+    pub fn finish(&mut self, router: &mut Router, processes: &mut Processes) {
         self.unwind_copies(router, processes, true);
         let complete = self.join.close();
         self.route(router, processes, complete);
@@ -257,7 +242,7 @@ impl UserSpace {
     fn route(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         complete: Vec<(ThreadActivity, Option<Arc<UserStack>>)>,
     ) {
         let mut context = self.process_context(processes);
@@ -269,40 +254,39 @@ impl UserSpace {
     /// Returns the process state that routing reads.
     pub(super) fn process_context<'a>(
         &'a mut self,
-        processes: &'a ProcessTable,
+        processes: &'a mut Processes,
     ) -> ProcessContext<'a> {
         ProcessContext {
             processes,
-            tracker: &mut self.tracker,
             policy: &self.policy,
             code: &mut self.code,
         }
     }
 
     /// Writes a sample of each followed process.
-    pub fn sample(&self, router: &mut Router, processes: &ProcessTable, sample: (Nanos, &str)) {
-        router.sample_followed(&self.tracker, processes, sample);
+    pub fn sample(&self, router: &mut Router, processes: &Processes, sample: (Nanos, &str)) {
+        router.sample_followed(processes, sample);
     }
 
     /// Writes a part of what changed in mappings. Returns whether the rest waits.
-    pub fn write_some_mappings(&mut self, router: &mut Router) -> bool {
-        router.write_some_mappings(&self.tracker, &mut self.code)
+    pub fn write_some_mappings(&mut self, router: &mut Router, processes: &Processes) -> bool {
+        router.write_some_mappings(processes, &mut self.code)
     }
 
     /// Once a round: writes what is due.
-    pub fn maintain(&mut self, router: &mut Router, now_ns: Nanos) {
-        router.maintain(&self.tracker, &mut self.code, now_ns);
+    pub fn maintain(&mut self, router: &mut Router, processes: &Processes, now_ns: Nanos) {
+        router.maintain(processes, &mut self.code, now_ns);
     }
 
     /// Archives the rest as fast as possible: the recording is over.
-    pub fn archive_rest(&mut self, router: &mut Router) {
-        router.archive_rest(&self.tracker, &mut self.code);
+    pub fn archive_rest(&mut self, router: &mut Router, processes: &Processes) {
+        router.archive_rest(processes, &mut self.code);
     }
 
     /// Begins another experiment: its processes are chosen, and their mappings written, anew.
     /// Processes that were chosen for what they are stay chosen.
-    pub fn on_rotation(&mut self, at_ns: Nanos) {
-        self.tracker.on_rotation();
+    pub fn on_rotation(&mut self, processes: &mut Processes, at_ns: Nanos) {
+        processes.iter_mut().for_each(Process::on_rotation);
         self.code.spaces.on_rotation(at_ns);
         self.code.objects.on_rotation();
         self.resolver.losses = StackLosses::default();
@@ -320,14 +304,18 @@ impl UserSpace {
 
     /// Starts building the table of a file that the kernel found in a mapping of a process, before
     /// the records of that mapping are applied: the process may exit soon.
-    pub fn make_table(&mut self, processes: &ProcessTable, missing: &MissingTable) {
+    pub fn make_table(&mut self, processes: &Processes, missing: &MissingTable) {
         let pid = missing.pid;
-        let tracked = self.tracker.with_pid(pid);
+        let process = processes.get(pid);
+        let candidate = process.map(|process| process.candidate(false));
         // That it executed a program may not be applied yet.
-        if self.policy.may_follow(processes, tracked, pid)
-            || self.policy.chooses_name(pid, missing.name.bytes())
-        {
-            let relatives = relatives(processes, pid);
+        let next_program = Candidate {
+            name: Some(missing.name.bytes()),
+            executable: None,
+            ..candidate.unwrap_or(Candidate::unknown(pid))
+        };
+        if processes.may_follow(&self.policy, pid) || self.policy.chooses(&next_program) {
+            let relatives = processes.relatives(pid);
             let process = (pid, &*relatives);
             self.publisher.on_missing_table(
                 &mut self.code,
@@ -351,19 +339,19 @@ impl UserSpace {
     pub fn publish(
         &mut self,
         programs: &mut Programs,
-        processes: &ProcessTable,
+        processes: &Processes,
     ) -> Result<(), bpf::Error> {
         self.probe_allocators(programs, processes);
         self.find_copied_code(processes);
-        let (policy, tracker) = (&self.policy, &self.tracker);
-        let may_follow = |pid| policy.may_follow(processes, tracker.with_pid(pid), pid);
+        let policy = &self.policy;
+        let may_follow = |pid| processes.may_follow(policy, pid);
         self.publisher
             .publish(&mut programs.tables(), &mut self.code, may_follow)
     }
 
     /// Looks for code of files in the anonymous memory of processes, where stacks have shown that
     /// there is code. That memory counts as a mapping of the file.
-    fn find_copied_code(&mut self, processes: &ProcessTable) {
+    fn find_copied_code(&mut self, processes: &Processes) {
         for (pid, execution) in self.anonymous.take_due() {
             let proc = Path::new("/proc");
             let looked = self.opener.run(&proc.join(pid.to_string()), move || {
@@ -372,7 +360,7 @@ impl UserSpace {
             let found = looked.unwrap_or_default();
             let starts = found.iter().map(|copied| copied.range_start);
             let new = self.anonymous.found(pid, starts, machine::now());
-            let relatives = relatives(processes, pid);
+            let relatives = processes.relatives(pid);
             for CopiedCode {
                 range_start,
                 mapping,
@@ -404,7 +392,7 @@ impl UserSpace {
     pub fn publish_snapshot(
         &mut self,
         programs: &mut Programs,
-        processes: &ProcessTable,
+        processes: &Processes,
     ) -> Result<(), bpf::Error> {
         self.open_mapped(processes);
         self.publish(programs, processes)?;
@@ -420,14 +408,11 @@ impl UserSpace {
 
     /// Opens the files that are mapped by processes which may be followed, so that their tables are
     /// built.
-    fn open_mapped(&mut self, processes: &ProcessTable) {
+    fn open_mapped(&mut self, processes: &Processes) {
         let pids: Vec<Pid> = self.code.spaces.iter_mut().map(|(pid, _)| pid).collect();
         for pid in pids {
-            if self
-                .policy
-                .may_follow(processes, self.tracker.with_pid(pid), pid)
-            {
-                let relatives = relatives(processes, pid);
+            if processes.may_follow(&self.policy, pid) {
+                let relatives = processes.relatives(pid);
                 for mapping in self.code.mapped_by(pid).iter() {
                     self.code.objects.object_of(pid, &relatives, mapping);
                 }
@@ -445,5 +430,16 @@ impl UserSpace {
     #[must_use]
     pub fn joined(&self) -> JoinCounts {
         self.join.counts()
+    }
+}
+
+/// The first record of a process that is followed from now on.
+fn first_record(process: &Process, header: &RecordHeader) -> FirstRecord {
+    let name = process.name.as_deref().unwrap_or(header.name.bytes());
+    let name = if name.is_empty() { b"unknown" } else { name };
+    FirstRecord {
+        at_ns: header.time_ns(),
+        name: name.to_vec(),
+        descent: process.follow.descent(),
     }
 }

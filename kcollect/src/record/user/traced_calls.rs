@@ -16,13 +16,13 @@ use user_collector::io_calls::{
     DescriptorTables, Descriptors, InterruptedCalls, ProcLookup, RegisteredFiles, Sockets,
 };
 use user_collector::memory::Memory;
-use user_collector::process::instance_of;
-use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::process::ProcessInstance;
 
 use super::UserSpace;
 use crate::record::activity::{
     ActivityKind, IoCallEvent, ThreadActivity, ThreadEvent, TypedHeader,
 };
+use crate::record::processes::Processes;
 use crate::record::route::Router;
 
 /// The descriptors and memory of the processes whose calls are traced.
@@ -123,12 +123,9 @@ pub(super) fn header_of(pid: Pid, name: &[u8], at_ns: Nanos) -> RecordHeader {
 impl UserSpace {
     /// Adds a system call of a thread, if its process may be followed. One that was interrupted is
     /// held until it is known how it ends.
-    pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
+    pub fn io_call(&mut self, router: &mut Router, processes: &mut Processes, call: &IoCallRecord) {
         let pid = call.header.pid();
-        let tracked = self.tracker.with_pid(pid);
-        if self.traced.is_before_exec(&call.header)
-            || !self.policy.may_follow(processes, tracked, pid)
-        {
+        if self.traced.is_before_exec(&call.header) || !processes.may_follow(&self.policy, pid) {
             return;
         }
         if let Some(replaced) = self.traced.interrupted.replaced_by(call) {
@@ -151,7 +148,7 @@ impl UserSpace {
     pub(super) fn thread_calls_end(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         tid: Tid,
     ) {
         let calls = self.traced.interrupted.ended(tid);
@@ -159,7 +156,7 @@ impl UserSpace {
     }
 
     /// Adds all interrupted calls: the recording ends.
-    pub fn all_calls_end(&mut self, router: &mut Router, processes: &ProcessTable) {
+    pub fn all_calls_end(&mut self, router: &mut Router, processes: &mut Processes) {
         let calls = self.traced.interrupted.take_all();
         self.interrupted_for_good(router, processes, calls);
     }
@@ -167,7 +164,7 @@ impl UserSpace {
     fn interrupted_for_good(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         calls: Vec<IoCallRecord>,
     ) {
         for call in calls {
@@ -182,9 +179,9 @@ impl UserSpace {
         self.join.has_come(series, call.header.user_return);
     }
 
-    fn ended_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
+    fn ended_call(&mut self, router: &mut Router, processes: &mut Processes, call: &IoCallRecord) {
         let pid = call.header.pid();
-        let instance = instance_of(processes, pid);
+        let instance = processes.known(pid).instance;
         for (time_ns, event) in self.traced.apply(call) {
             let header = RecordHeader {
                 time_ns: time_ns.0,
@@ -207,12 +204,11 @@ impl UserSpace {
     pub fn io_submitted(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         call: &IoCallRecord,
     ) {
         let pid = call.header.pid();
-        let tracked = self.tracker.with_pid(pid);
-        if self.policy.may_follow(processes, tracked, pid) {
+        if processes.may_follow(&self.policy, pid) {
             let series = (call.header.tid(), call.call_site);
             let complete = self.join.keep(series, call.header.user_return);
             self.route(router, processes, complete);
@@ -223,14 +219,14 @@ impl UserSpace {
     pub fn memory_ends(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         (pid, name): (Pid, &[u8]),
         at_ns: Nanos,
     ) {
         let Some(mut memory) = self.traced.memory.remove(&pid) else {
             return;
         };
-        let instance = instance_of(processes, pid);
+        let instance = processes.known(pid).instance;
         let header = header_of(pid, name, at_ns);
         for change in memory.executed() {
             let event = ThreadEvent::Memory {
@@ -244,7 +240,7 @@ impl UserSpace {
     pub(super) fn traced_event(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         header: RecordHeader,
         instance: ProcessInstance,
         event: ThreadEvent,

@@ -12,7 +12,6 @@ use host::machine;
 use serde::Serialize;
 use user_collector::join::UserStackKey;
 use user_collector::loaded_code::LoadedCode;
-use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
 use user_collector::space::{MappedCode, mapping_at};
 
@@ -30,6 +29,9 @@ const SHORTEN_COPIES_BYTES: usize = MAX_COPIED_BYTES / 8;
 const RETURN_MEMORY_BYTES: usize = 1 << 20;
 /// The longest wait at the end for the tables that copies need.
 const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// Returns the processes that are likely to see the same files as a process: its parents.
+pub type Relatives<'a> = &'a dyn Fn(Pid) -> Vec<Pid>;
 
 /// The resolver of user stacks.
 #[derive(Debug, Default)]
@@ -71,7 +73,7 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
-        processes: &ProcessTable,
+        relatives: Relatives<'_>,
         slot: UserStackKey,
         record: UserReturnRecord,
     ) -> Option<UserStack> {
@@ -136,7 +138,7 @@ impl StackResolver {
                 self.unwind_or_keep(
                     code,
                     publisher,
-                    processes,
+                    relatives,
                     (record.header.time_ns(), slot),
                     copy,
                 )
@@ -149,7 +151,7 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
-        processes: &ProcessTable,
+        relatives: Relatives<'_>,
         (at_ns, slot): (Nanos, UserStackKey),
         mut copy: StackCopy,
     ) -> Option<UserStack> {
@@ -158,7 +160,7 @@ impl StackResolver {
         }
         let bytes = copy.bytes();
         let has_budget = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
-        let relatives = relatives(processes, copy.pid);
+        let relatives = relatives(copy.pid);
         copy.report_file(code, publisher, &relatives);
         match copy.unwind(&mut code.objects, publisher, &relatives) {
             Some(stack) if stack.end == UnwindEnd::NoMapping && has_budget => {
@@ -187,7 +189,7 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
-        processes: &ProcessTable,
+        relatives: Relatives<'_>,
         last: bool,
     ) -> Vec<(UserStackKey, UserStack)> {
         let ready = code.objects.take();
@@ -200,7 +202,7 @@ impl StackResolver {
             return Vec::new();
         }
         let before = self.copied_bytes;
-        let mut resolved = self.unwind_ready(code, publisher, processes);
+        let mut resolved = self.unwind_ready(code, publisher, relatives);
         // Each table shows which file the caller is in, whose table may be needed next.
         let began = Instant::now();
         while last && !self.copies.is_empty() && code.objects.waiting() > 0 {
@@ -208,7 +210,7 @@ impl StackResolver {
                 break;
             };
             publisher.tables_ready(&code.objects.wait(left));
-            resolved.extend(self.unwind_ready(code, publisher, processes));
+            resolved.extend(self.unwind_ready(code, publisher, relatives));
         }
         if last {
             self.copied_bytes = 0;
@@ -226,12 +228,12 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
-        processes: &ProcessTable,
+        relatives: Relatives<'_>,
     ) -> Vec<(UserStackKey, UserStack)> {
         let mut resolved = Vec::new();
         for (slot, copy) in std::mem::take(&mut self.copies) {
             let bytes = copy.bytes();
-            let relatives = relatives(processes, copy.pid);
+            let relatives = relatives(copy.pid);
             copy.report_file(code, publisher, &relatives);
             match copy.unwind(&mut code.objects, publisher, &relatives) {
                 Some(stack) => {
@@ -285,12 +287,4 @@ impl StackResolver {
         let copies = self.copies.iter().map(|(_, copy)| copy.pid);
         copies.chain(self.unmapped.awaited())
     }
-}
-
-/// Returns the processes that are likely to see the same files: the parents.
-pub(in crate::record) fn relatives(processes: &ProcessTable, pid: Pid) -> Vec<Pid> {
-    let parent = |pid: Pid| processes.get(pid).and_then(|process| process.parent);
-    std::iter::successors(parent(pid), |pid| parent(*pid))
-        .take(3)
-        .collect()
 }

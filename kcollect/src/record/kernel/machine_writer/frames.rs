@@ -9,9 +9,10 @@ use experiment_format::map::MapEvent;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::units::Nanos;
 use experiment_format::writer::ExperimentWriter;
-use user_collector::process::{ProcessInfo, ProcessInstance, ProcessName, ProcessTable};
+use user_collector::process::ProcessInstance;
 
 use crate::record::kernel::shown_names::shown_name;
+use crate::record::processes::{Process, ProcessName, Processes};
 
 /// Artificial functions are here, one every [`SIZE_BYTES`], far below any kernel.
 const IDLE_ADDRESS: u64 = 0x1000;
@@ -67,7 +68,7 @@ impl ArtificialFrames {
     pub(super) fn user(
         &mut self,
         writer: &mut ExperimentWriter,
-        process: Option<&ProcessInfo>,
+        process: Option<&Process>,
         pid: Pid,
         at_ns: Nanos,
     ) -> experiment_format::Result<StackUid> {
@@ -93,7 +94,7 @@ impl ArtificialFrames {
     }
 
     /// Drops the frames of processes that are not in the table any more.
-    pub(super) fn evict(&mut self, processes: &ProcessTable) {
+    pub(super) fn evict(&mut self, processes: &Processes) {
         self.by_pid.retain(|pid, _| processes.get(*pid).is_some());
     }
 }

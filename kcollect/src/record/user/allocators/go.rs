@@ -19,9 +19,10 @@ use user_collector::allocators::{
     BlockChange, GoBlocks, GoProfile, GoProfileError, GoProfileSymbols,
 };
 use user_collector::files::TimedOpener;
-use user_collector::process::{ProcessTable, instance_of, process_directory};
+use user_collector::process::process_directory;
 
 use crate::record::activity::{ActivityKind, ThreadActivity, ThreadEvent};
+use crate::record::processes::Processes;
 use crate::record::route::Router;
 use crate::record::user::UserSpace;
 use crate::record::user::traced_calls::header_of;
@@ -157,7 +158,7 @@ impl UserSpace {
     pub fn read_go_profiles(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         (now_ns, all): (Nanos, bool),
     ) {
         for (pid, change) in self.allocators.go.read(now_ns, all) {
@@ -171,18 +172,17 @@ impl UserSpace {
     fn go_change(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         header: RecordHeader,
         (stack, change): GoChange,
     ) {
         let pid = Pid(header.pid);
-        let tracked = self.tracker.with_pid(pid);
-        if !self.policy.may_follow(processes, tracked, pid) {
+        if !processes.may_follow(&self.policy, pid) {
             return;
         }
         let activity = ThreadActivity {
             header,
-            instance: instance_of(processes, pid),
+            instance: processes.known(pid).instance,
             kernel: Arc::default(),
             truncated: false,
             kind: ActivityKind::Event(ThreadEvent::Block(change)),

@@ -30,7 +30,6 @@ use serde::Serialize;
 use user_collector::allocators::{BlockChange, Blocks};
 use user_collector::files::TimedOpener;
 use user_collector::objects::{Backing, ObjectId};
-use user_collector::process::ProcessTable;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use self::budget::OverBudget;
@@ -38,7 +37,7 @@ use self::go::GoHeaps;
 use self::probes::{AllocatorFile, KnownOperands, ProbeUses, ProbedAllocators};
 use super::UserSpace;
 use crate::record::input::snapshot;
-use crate::record::user_stacks::resolve_stack::relatives;
+use crate::record::processes::Processes;
 
 /// How many blocks the BPF programs forget at once: each is a system call.
 const FORGOTTEN_AT_ONCE: usize = 10_000;
@@ -250,10 +249,9 @@ fn mapping_of(path: &Path) -> Option<Mapping> {
 
 impl UserSpace {
     /// Probes the allocators of the processes that are traced, where something has changed.
-    pub(super) fn probe_allocators(&mut self, programs: &Programs, processes: &ProcessTable) {
+    pub(super) fn probe_allocators(&mut self, programs: &Programs, processes: &Processes) {
         for pid in std::mem::take(&mut self.allocators.due) {
-            let tracked = self.tracker.with_pid(pid);
-            if !self.policy.may_follow(processes, tracked, pid) {
+            if !processes.may_follow(&self.policy, pid) {
                 continue;
             }
             let mappings = self.code.mapped_by(pid);
@@ -271,7 +269,7 @@ impl UserSpace {
     pub fn probe_load(
         &mut self,
         programs: &Programs,
-        processes: &ProcessTable,
+        processes: &Processes,
         (pid, program): (Pid, &OsStr),
     ) {
         if self.allocators.sampling.is_none() {
@@ -290,11 +288,11 @@ impl UserSpace {
     /// Returns the files among the mappings of a process, whose functions are known then.
     fn mapped_files(
         &mut self,
-        processes: &ProcessTable,
+        processes: &Processes,
         pid: Pid,
         mappings: &[Mapping],
     ) -> BTreeSet<ObjectId> {
-        let relatives = relatives(processes, pid);
+        let relatives = processes.relatives(pid);
         let mut mapped = BTreeSet::new();
         for mapping in mappings {
             let id = self.code.objects.object_of(pid, &relatives, mapping);

@@ -5,11 +5,11 @@ use experiment_format::ids::Pid;
 use experiment_format::text::printable;
 use experiment_format::units::Nanos;
 use host::machine;
-use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
 use super::budget::OverBudget;
 use super::probes::{ProbedAllocators, cpu_time};
+use crate::record::processes::Processes;
 use crate::record::route::Router;
 use crate::record::user::UserSpace;
 
@@ -68,30 +68,30 @@ impl UserSpace {
     pub fn keep_trace_budget(
         &mut self,
         router: &mut Router,
-        processes: &ProcessTable,
+        processes: &mut Processes,
         programs: &Programs,
     ) {
         let now_ns = machine::now();
-        let name_of = |pid| {
-            let name = processes
-                .get(pid)
-                .and_then(|process| process.name.as_deref());
+        let name_of = |processes: &Processes, pid| {
+            let process = processes.get(pid);
+            let name = process.and_then(|process| process.name.clone());
             name.unwrap_or_default()
         };
         for (pid, share) in self.allocators.check(programs, now_ns) {
             self.allocators.stop(programs, pid, now_ns);
-            self.blocks_end(router, processes, (pid, name_of(pid)), now_ns);
+            let name = name_of(processes, pid);
+            self.blocks_end(router, processes, (pid, &name), now_ns);
             self.allocators.warnings.push(format!(
                 "allocations: the probes in {} (process {pid}) took {:.1} % of its own CPU time; from \
                  here on nothing of its memory is recorded (--trace-budget)",
-                printable(name_of(pid)),
+                printable(&name),
                 100.0 * share
             ));
         }
         for pid in self.allocators.try_again(now_ns) {
             self.allocators.warnings.push(format!(
                 "allocations: the blocks of {} (process {pid}) are recorded again",
-                printable(name_of(pid))
+                printable(&name_of(processes, pid))
             ));
         }
     }
