@@ -1,48 +1,46 @@
-//! The code that processes have mapped, in which files, and how far these are archived.
+//! The code that processes have mapped, in which files it is, and how far these are archived.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use experiment_format::ids::Pid;
-
 use crate::archive::ArchiveStats;
 use crate::jit::SharedJit;
 use crate::objects::LoadObjects;
-use crate::space::{AddressSpaces, MappedCode, MappedFile, Mapping};
+use crate::space::{AddressSpace, MappedCode, MappedFile, Mapping};
 
-/// The mapped code of all processes, and the files in which it is.
+/// The files in which the code of all processes is, and what these share that make functions at
+/// run time.
 #[derive(Debug)]
 pub struct LoadedCode {
-    /// Address spaces by process.
-    pub spaces: AddressSpaces,
     /// Load objects, with their unwind tables and archives.
     pub objects: LoadObjects,
     /// What all processes share that make functions at run time.
     pub jit: SharedJit,
 }
 
-impl LoadedCode {
-    /// Returns the state without a mapping, with these load objects.
-    #[must_use]
-    pub fn new(objects: LoadObjects) -> LoadedCode {
-        LoadedCode {
-            spaces: AddressSpaces::default(),
-            objects,
-            jit: SharedJit::default(),
-        }
-    }
+/// The code that one process has mapped.
+#[derive(Debug)]
+pub struct ProcessCode<'a> {
+    /// Its address space, if anything is known of it.
+    pub space: Option<&'a mut AddressSpace>,
+    /// The load objects of all processes.
+    pub objects: &'a mut LoadObjects,
+    /// What all processes share that make functions at run time.
+    pub jit: &'a SharedJit,
+}
 
-    /// Returns what a process has mapped for execution.
+impl ProcessCode<'_> {
+    /// Returns what the process has mapped for execution.
     #[must_use]
-    pub fn mapped_by(&mut self, pid: Pid) -> MappedCode {
-        let space = self.spaces.get_mut(pid);
-        space.map(|space| space.code()).unwrap_or_default()
+    pub fn mapped(&mut self) -> MappedCode {
+        let space = self.space.as_deref_mut();
+        space.map(AddressSpace::code).unwrap_or_default()
     }
 
     /// Returns the same for JIT code: files that hold no ELF image count as anonymous memory.
     #[must_use]
-    pub fn code_areas(&mut self, pid: Pid) -> MappedCode {
-        let mapped = self.mapped_by(pid);
+    pub fn areas(&mut self) -> MappedCode {
+        let mapped = self.mapped();
         let is_made = |mapping: &Mapping| self.objects.is_made_code(&mapping.file);
         if !mapped.iter().any(is_made) {
             return mapped;
@@ -57,6 +55,27 @@ impl LoadedCode {
             ..mapping.clone()
         });
         Arc::new(areas.collect())
+    }
+}
+
+impl LoadedCode {
+    /// Returns the state with these load objects.
+    #[must_use]
+    pub fn new(objects: LoadObjects) -> LoadedCode {
+        LoadedCode {
+            objects,
+            jit: SharedJit::default(),
+        }
+    }
+
+    /// Returns the code of a process with this address space.
+    #[must_use]
+    pub fn of_process<'a>(&'a mut self, space: Option<&'a mut AddressSpace>) -> ProcessCode<'a> {
+        ProcessCode {
+            space,
+            objects: &mut self.objects,
+            jit: &self.jit,
+        }
     }
 
     /// Waits at most `at_most` until everything is archived. Returns the progress; None once all is

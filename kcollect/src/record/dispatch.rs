@@ -106,8 +106,10 @@ impl Dispatcher {
                 began_ns,
                 mappings,
             } => {
-                if let Some(user) = &mut self.user {
-                    user.mappings_read(pid, began_ns, time_ns, mappings);
+                if let Some(user) = &mut self.user
+                    && let Some(process) = self.processes.get_mut(pid)
+                {
+                    user.mappings_read(process, (began_ns, time_ns), mappings);
                 }
             }
             InputEvent::Sideband(event) => self.sideband(time_ns, event),
@@ -270,9 +272,9 @@ impl Dispatcher {
         if let Some(exited_ns) = previous.and_then(Process::leaderless_ns) {
             self.exited(pid, exited_ns);
         }
-        let (router, processes) = (&mut self.router, &mut self.processes);
+        let processes = &mut self.processes;
         match &mut self.user {
-            Some(user) => user.forked(router, processes, (pid, parent), at_ns),
+            Some(user) => user.forked(processes, (pid, parent), at_ns),
             None => {
                 processes.forked(pid, parent, at_ns);
             }
@@ -340,7 +342,7 @@ impl Dispatcher {
     /// When the kernel has no memory for it.
     pub fn publish_snapshot(&mut self, programs: &mut Programs) -> Result<(), bpf::Error> {
         match &mut self.user {
-            Some(user) => user.publish_snapshot(programs, &self.processes),
+            Some(user) => user.publish_snapshot(programs, &mut self.processes),
             None => Ok(()),
         }
     }
@@ -357,7 +359,7 @@ impl Dispatcher {
         user.keep_trace_budget(&mut self.router, &mut self.processes, programs);
         let now_ns = host::machine::now();
         user.read_go_profiles(&mut self.router, &mut self.processes, (now_ns, false));
-        user.publish(programs, &self.processes)?;
+        user.publish(programs, &mut self.processes)?;
         let warnings = user.take_probe_warnings();
         let warn = |text| self.router.warn(host::machine::now(), text);
         warnings.into_iter().for_each(warn);
@@ -383,14 +385,14 @@ impl Dispatcher {
     pub fn write_some_mappings(&mut self) -> bool {
         let router = &mut self.router;
         let user = self.user.as_mut();
-        user.is_some_and(|user| user.write_some_mappings(router, &self.processes))
+        user.is_some_and(|user| user.write_some_mappings(router, &mut self.processes))
     }
 
     /// Once a round: writes what is due, and drops what is only kept for late records.
     pub fn maintain(&mut self, now_ns: Nanos) {
         self.router.maintain_kernel();
         if let Some(user) = &mut self.user {
-            user.maintain(&mut self.router, &self.processes, now_ns);
+            user.maintain(&mut self.router, &mut self.processes, now_ns);
         }
         if now_ns.saturating_sub(self.evicted_ns) >= EVICT_INTERVAL_NS {
             self.evicted_ns = now_ns;
@@ -414,9 +416,9 @@ impl Dispatcher {
             let known_ns = now_ns.saturating_sub(EVICT_INTERVAL_NS);
             user.close_exited(router, processes, (now_ns, known_ns), lives);
         }
-        for pid in processes.evict(long_ago_ns, there) {
+        for mut process in processes.evict(long_ago_ns, there) {
             if let Some(user) = &mut self.user {
-                user.evicted(pid);
+                user.evicted(&mut process);
             }
         }
         router.founder.evict(processes);
@@ -458,7 +460,7 @@ impl Dispatcher {
     pub fn archive_rest(&mut self, give_up: impl FnMut() -> bool) {
         self.router.archive_kernel(give_up);
         if let Some(user) = &mut self.user {
-            user.archive_rest(&mut self.router, &self.processes);
+            user.archive_rest(&mut self.router, &mut self.processes);
         }
         if self.router.failed.is_some() {
             self.give_up_archiving();

@@ -22,12 +22,13 @@ use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::jit::{JitChange, JitWatch, SharedJit, is_anonymous};
-use user_collector::loaded_code::LoadedCode;
+use user_collector::loaded_code::ProcessCode;
+use user_collector::objects::LoadObjects;
 use user_collector::process::DirectoryNames;
 use user_collector::process::ThreadNames;
 use user_collector::process::maps_of_ancestors;
 use user_collector::process::{Cgroup, ExitFacts, ProcDir, ProcessFacts};
-use user_collector::space::Mapping;
+use user_collector::space::{AddressSpace, Mapping};
 use user_collector::written_code::{ByteBudget, ObjectMaps, UsedObjects, WrittenCode};
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
@@ -89,7 +90,7 @@ impl ProcessWriter {
         inherited: &Inherited,
         names: &mut DirectoryNames,
         (pid, process, first, began_ns): (Pid, &TrackedProcess, &FirstRecord, Nanos),
-        code: &mut LoadedCode,
+        code: &mut ProcessCode<'_>,
         (relatives, budget): (&[Pid], ByteBudget),
     ) -> Result<ProcessWriter> {
         let proc = ProcDir::open(pid).ok();
@@ -107,8 +108,8 @@ impl ProcessWriter {
             ExperimentWriter::create_sub(&inherited.dir, &directory, &header, inherited.run)?;
         let run_ns = inherited.run.tstamp_ns;
         let mut written = WrittenCode::new(run_ns, budget, code.objects.needs_used());
-        let space = code.spaces.get_mut(pid);
-        let since = space.map_or(Nanos::ZERO, |space| space.since_ns());
+        let space = code.space.as_deref();
+        let since = space.map_or(Nanos::ZERO, AddressSpace::since_ns);
         // From when its exact times count; another process may have the number by now.
         let start_ns = since.max(began_ns).min(first.at_ns);
         let nothing = UsageRecord {
@@ -121,9 +122,9 @@ impl ProcessWriter {
         // What a previous program had mapped ends at an instant; functions, which must not overlap
         // it, begin after it.
         let mut jit =
-            proc.and_then(|proc| JitWatch::open(proc, &facts, since + Nanos(1), &code.jit).ok());
-        if let Some(space) = code.spaces.get_mut(pid) {
-            let objects = &mut code.objects;
+            proc.and_then(|proc| JitWatch::open(proc, &facts, since + Nanos(1), code.jit).ok());
+        if let Some(space) = &mut code.space {
+            let objects = &mut *code.objects;
             let changes = space.take_changes(usize::MAX);
             for mapping in space.code().iter() {
                 if let Some(watch) = &mut jit
@@ -136,9 +137,9 @@ impl ProcessWriter {
                 objects.followed(pid, relatives, mapping)
             })?;
         }
-        let mapped = code.code_areas(pid);
+        let mapped = code.areas();
         // A dump is known by its name, which an area of code does not keep.
-        let files = code.mapped_by(pid);
+        let files = code.mapped();
         let inherited = jit
             .as_mut()
             .filter(|_| mapped.iter().any(|mapping| is_anonymous(&mapping.file)))
@@ -381,11 +382,11 @@ impl ProcessWriter {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn mappings(&mut self, code: &mut LoadedCode, most: usize) -> Result<usize> {
-        let space = code.spaces.get_mut(self.pid);
+    pub fn mappings(&mut self, code: &mut ProcessCode<'_>, most: usize) -> Result<usize> {
+        let space = code.space.as_deref_mut();
         let changes = space.map(|space| space.take_changes(most));
         let changes = changes.unwrap_or_default();
-        let (pid, objects) = (self.pid, &mut code.objects);
+        let (pid, objects) = (self.pid, &mut *code.objects);
         let object = |mapping: &Mapping| objects.followed(pid, &[], mapping);
         self.code
             .write_mappings(&mut self.writer, &changes, object)?;
@@ -448,13 +449,13 @@ impl ProcessWriter {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn exited(&mut self, at_ns: Nanos, code: &mut LoadedCode) -> Result<()> {
+    pub fn exited(&mut self, at_ns: Nanos, code: &mut ProcessCode<'_>) -> Result<()> {
         let Some(watch) = &mut self.jit else {
             return Ok(());
         };
         let last = watch.last_poll(at_ns);
         self.unread_at_exit = !watch.outlives_process();
-        let mapped = code.code_areas(self.pid);
+        let mapped = code.areas();
         let functions = self.write_functions(&last, &mapped);
         functions.and(self.write_last_code(&mapped))
     }
@@ -463,8 +464,8 @@ impl ProcessWriter {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn last_code(&mut self, code: &mut LoadedCode) -> Result<()> {
-        self.write_last_code(&code.code_areas(self.pid))
+    pub fn last_code(&mut self, code: &mut ProcessCode<'_>) -> Result<()> {
+        self.write_last_code(&code.areas())
     }
 
     /// Writes JIT functions, and requests the code of those that were written.
@@ -491,12 +492,17 @@ impl ProcessWriter {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn maintain(&mut self, now_ns: Nanos, current: bool, code: &mut LoadedCode) -> Result<()> {
+    pub fn maintain(
+        &mut self,
+        now_ns: Nanos,
+        current: bool,
+        code: &mut ProcessCode<'_>,
+    ) -> Result<()> {
         let (mut result, mut mapped) = (Ok(()), Default::default());
         if current {
-            mapped = code.code_areas(self.pid);
+            mapped = code.areas();
         }
-        self.report_used(code);
+        self.report_used(code.objects);
         if let Some(watch) = &mut self.jit {
             let codes = watch.take_code(&mapped);
             let changes = watch.poll(now_ns, &mapped);
@@ -522,19 +528,19 @@ impl ProcessWriter {
     }
 
     /// Reports the load objects in which stacks were since the last time, for `-A usedldobjects`.
-    fn report_used(&mut self, code: &mut LoadedCode) {
+    fn report_used(&mut self, objects: &mut LoadObjects) {
         if let Some(used) = &mut self.code.used {
-            used.take().into_iter().for_each(|id| code.objects.used(id));
+            used.take().into_iter().for_each(|id| objects.used(id));
         }
     }
 
     /// Reports the load objects as `report_used` does, and where in them stacks
     /// were, for `-A usedsrc`: at the end.
-    pub fn report_all_used(&mut self, code: &mut LoadedCode) {
-        self.report_used(code);
+    pub fn report_all_used(&mut self, objects: &mut LoadObjects) {
+        self.report_used(objects);
         if let Some(used) = &mut self.code.used {
             used.offsets()
-                .for_each(|(id, position)| code.objects.used_at(id, position));
+                .for_each(|(id, position)| objects.used_at(id, position));
         }
     }
 

@@ -285,37 +285,40 @@ impl Router {
             Some(ProcessOutput::Held(held)) => held.len(),
             None => 0,
         };
-        let Some(process) = context.processes.instance(instance) else {
+        let process = context.processes.instance(instance);
+        if held + 1 < self.min_intervals || !process.is_some_and(|process| process.is_due(now_ns)) {
+            return;
+        }
+        let relatives = context.processes.relatives(instance.pid());
+        let Some(Process {
+            tracked: Some(tracked),
+            stacks,
+            ..
+        }) = context.processes.instance_mut(instance)
+        else {
             return;
         };
-        let Some(tracked) = &process.tracked else {
+        let Some(first) = &tracked.first else {
             return;
         };
-        if let Some(first) = &tracked.first
-            && !process.may_execute(now_ns)
-            && held + 1 >= self.min_intervals
-        {
-            let began = self.recording_changes.iter().find(|(_, on)| *on);
-            let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
-            let created = ProcessWriter::create(
-                &self.inherited,
-                &mut self.names,
-                (process.pid(), tracked, first, began_ns),
-                context.code,
-                (
-                    &context.processes.relatives(process.pid()),
-                    self.byte_budget.clone(),
-                ),
-            );
-            match created {
-                Ok(experiment) => {
-                    self.begin(instance, experiment);
-                    if let Some(at_exit) = &tracked.at_exit {
-                        self.exit_facts(instance, at_exit);
-                    }
+        let began = self.recording_changes.iter().find(|(_, on)| *on);
+        let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
+        let space = stacks.as_mut().map(|stacks| &mut stacks.space);
+        let created = ProcessWriter::create(
+            &self.inherited,
+            &mut self.names,
+            (instance.pid(), tracked, first, began_ns),
+            &mut context.code.of_process(space),
+            (&relatives, self.byte_budget.clone()),
+        );
+        match created {
+            Ok(experiment) => {
+                self.begin(instance, experiment);
+                if let Some(at_exit) = &tracked.at_exit {
+                    self.exit_facts(instance, at_exit);
                 }
-                Err(error) => self.note(Err(error)),
             }
+            Err(error) => self.note(Err(error)),
         }
     }
 
@@ -402,7 +405,9 @@ impl Router {
     }
 
     /// Records that a process exited.
-    pub fn exited(&mut self, instance: ProcessInstance, at_ns: Nanos, code: &mut LoadedCode) {
+    pub fn exited(&mut self, process: &mut Process, at_ns: Nanos, code: &mut LoadedCode) {
+        let instance = process.instance;
+        let code = &mut code.of_process(process.space_mut());
         self.with(instance, |experiment| experiment.exited(at_ns, code));
     }
 
@@ -412,19 +417,17 @@ impl Router {
         self.with(instance, |experiment| experiment.add_facts(at_exit));
     }
 
-    /// Writes what changed in a process's mappings.
-    pub fn write_mappings(&mut self, instance: ProcessInstance, code: &mut LoadedCode) {
-        self.with(instance, |experiment| {
-            experiment.mappings(code, usize::MAX).map(drop)
-        });
-    }
-
     /// Writes a part of what changed in the mappings of all processes. Returns whether the rest
     /// waits: each mapped file is opened, which takes longer than mapping it.
-    pub fn write_some_mappings(&mut self, processes: &Processes, code: &mut LoadedCode) -> bool {
+    pub fn write_some_mappings(
+        &mut self,
+        processes: &mut Processes,
+        code: &mut LoadedCode,
+    ) -> bool {
         let mut left = MAX_MAPPINGS_AT_ONCE;
         self.each(|instance, writer| {
-            if left > 0 && processes.has_its_number(instance) {
+            if left > 0 {
+                let code = &mut code.of_process(processes.space_mut(instance));
                 let written = writer.mappings(code, left)?;
                 left -= written.min(left);
             }
@@ -460,14 +463,17 @@ impl Router {
         self.usage.end(instance);
         let process = context.processes.instance(instance);
         let exited = process.and_then(Process::exited_ns);
-        // Another process may have the number, and other mappings.
-        if context.processes.has_its_number(instance) {
-            let result = writer.mappings(context.code, usize::MAX);
-            self.note(result.map(drop));
-            let result = writer.last_code(context.code);
+        let has_its_number = context.processes.has_its_number(instance);
+        let space = context.processes.space_mut(instance);
+        let code = &mut context.code.of_process(space);
+        let result = writer.mappings(code, usize::MAX);
+        self.note(result.map(drop));
+        // Another process may have the number, and other code.
+        if has_its_number {
+            let result = writer.last_code(code);
             self.note(result);
         }
-        writer.report_all_used(context.code);
+        writer.report_all_used(code.objects);
         self.finished.push(writer.summary());
         self.finished_bytes += writer.bytes_written();
         let result = writer.close(exited.unwrap_or(at_ns));
@@ -500,10 +506,12 @@ impl Router {
     }
 
     /// Once a round: writes what changed in the subexperiments.
-    pub fn maintain(&mut self, processes: &Processes, code: &mut LoadedCode, now_ns: Nanos) {
+    pub fn maintain(&mut self, processes: &mut Processes, code: &mut LoadedCode, now_ns: Nanos) {
         self.measure();
         self.each(|instance, writer| {
-            writer.maintain(now_ns, processes.has_its_number(instance), code)
+            let has_its_number = processes.has_its_number(instance);
+            let code = &mut code.of_process(processes.space_mut(instance));
+            writer.maintain(now_ns, has_its_number, code)
         });
     }
 
@@ -513,13 +521,11 @@ impl Router {
     }
 
     /// Archives the rest of what the subexperiments refer to, as fast as possible.
-    pub fn archive_rest(&mut self, processes: &Processes, code: &mut LoadedCode) {
+    pub fn archive_rest(&mut self, processes: &mut Processes, code: &mut LoadedCode) {
         self.each(|instance, writer| {
-            let mut result = Ok(());
-            if processes.has_its_number(instance) {
-                result = writer.mappings(code, usize::MAX).map(drop);
-            }
-            writer.report_all_used(code);
+            let code = &mut code.of_process(processes.space_mut(instance));
+            let result = writer.mappings(code, usize::MAX).map(drop);
+            writer.report_all_used(code.objects);
             result
         });
         code.objects.archive_used_sources();

@@ -1,11 +1,10 @@
-//! The address spaces of all processes, as they are at the instant of the last event applied.
+//! The address space of a process, as it is at the instant of the last event applied.
 //!
 //! Events must come in time order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
@@ -65,6 +64,93 @@ impl AddressSpace {
         self.since_ns
     }
 
+    /// The space of a child that the process forks: a copy.
+    #[must_use]
+    pub fn fork(&self, at_ns: Nanos) -> AddressSpace {
+        let mut space = AddressSpace {
+            mappings: self.mappings.clone(),
+            code: self.code.clone(),
+            last: (at_ns, false),
+            since_ns: at_ns,
+            execution: self.execution,
+            ..AddressSpace::default()
+        };
+        space.keep_present(at_ns);
+        space
+    }
+
+    /// Records that the process executes another program: all its mappings end.
+    pub fn executed(&mut self, at_ns: Nanos) {
+        self.execution = None;
+        self.since_ns = at_ns;
+        let ended = self.mappings.exec();
+        self.unmapped(at_ns, &ended);
+        self.clear_cache();
+    }
+
+    /// Records that anonymous memory has the code of a file: it counts as a mapping of that file
+    /// from the last change on, which usually is the change that created it.
+    pub fn copied(&mut self, mapping: Mapping) {
+        let known = mappings_between(&self.code(), mapping.start, mapping.end)
+            .try_fold(mapping.start, |at, known| {
+                let same = known.start <= at
+                    && known.file_offset(at) == mapping.file_offset(at)
+                    && known.file.path == mapping.file.path;
+                same.then_some(known.end)
+            })
+            .is_some_and(|end| end >= mapping.end);
+        if !known {
+            self.mapped(mapping, self.last.0);
+            self.note_use();
+        }
+    }
+
+    /// Adds the mappings that a snapshot found. Those that events have reported stay.
+    pub fn found(&mut self, found: impl IntoIterator<Item = Mapping>, at_ns: Nanos) {
+        for mapping in found {
+            let known = self.mappings.find(mapping.start).is_some()
+                || self.mappings.find(mapping.end - 1).is_some();
+            if !known {
+                self.mapped(mapping, at_ns);
+            }
+        }
+    }
+
+    /// Adds mappings that were read after `checked_ns`, because code ran at `ran_ns` where no
+    /// mapping was known. Mappings that events have reported stay; new ones begin at `ran_ns`.
+    /// Returns whether any is new.
+    pub fn discovered(
+        &mut self,
+        found: impl IntoIterator<Item = Mapping>,
+        checked_ns: Nanos,
+        ran_ns: Nanos,
+    ) -> bool {
+        // They may be mappings of the program before.
+        if checked_ns <= self.since_ns {
+            return false;
+        }
+        let mut new_found = false;
+        for found in found {
+            for new in self.mappings.gaps_in(&found) {
+                // No mapping ended there, so that this may come before the last change.
+                let at_ns = ran_ns.max(self.since_ns + Nanos(1));
+                self.add_change(at_ns, MappingEvent::Map(new.clone()));
+                self.mappings.map(new);
+                new_found = true;
+            }
+        }
+        if new_found {
+            self.note_use();
+            self.clear_cache();
+        }
+        new_found
+    }
+
+    /// Returns the current mappings, by rising address.
+    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter()
+    }
+
     /// Returns the current mappings.
     pub fn code(&mut self) -> MappedCode {
         let mappings = &self.mappings;
@@ -109,7 +195,8 @@ impl AddressSpace {
             .collect()
     }
 
-    fn map(&mut self, at_ns: Nanos, new: Mapping) {
+    /// Records that the process maps something for execution.
+    pub fn mapped(&mut self, new: Mapping, at_ns: Nanos) {
         // The kernel reports a mapping again when its protection changes.
         if new.start >= new.end || self.mappings.find(new.start) == Some(&new) {
             return;
@@ -133,7 +220,7 @@ impl AddressSpace {
     }
 
     /// Begins the changes of another experiment: with what is mapped at that time.
-    fn on_rotation(&mut self, at_ns: Nanos) {
+    pub fn on_rotation(&mut self, at_ns: Nanos) {
         self.complete = false;
         self.keep_present(at_ns);
     }
@@ -204,131 +291,6 @@ pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator
         .take_while(move |mapping| mapping.start < end)
 }
 
-/// The address spaces of all processes.
-#[derive(Debug, Default)]
-pub struct AddressSpaces {
-    by_pid: FxHashMap<Pid, AddressSpace>,
-}
-
-impl AddressSpaces {
-    /// Notes that `parent` forked `pid`, which has a copy of its address space.
-    pub fn forked(&mut self, pid: Pid, parent: Pid, at_ns: Nanos) {
-        let parent = self.by_pid.get(&parent);
-        let mut space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
-            mappings: parent.mappings.clone(),
-            code: parent.code.clone(),
-            last: (at_ns, false),
-            since_ns: at_ns,
-            execution: parent.execution,
-            ..AddressSpace::default()
-        });
-        space.keep_present(at_ns);
-        self.by_pid.insert(pid, space);
-    }
-
-    /// Begins another experiment: the changes of all spaces begin with what is mapped now.
-    pub fn on_rotation(&mut self, at_ns: Nanos) {
-        let spaces = self.by_pid.values_mut();
-        spaces.for_each(|space| space.on_rotation(at_ns));
-    }
-
-    /// Notes that `pid` executes another program: all its mappings end.
-    pub fn executed(&mut self, pid: Pid, at_ns: Nanos) {
-        let space = self.by_pid.entry(pid).or_default();
-        space.execution = None;
-        space.since_ns = at_ns;
-        let ended = space.mappings.exec();
-        space.unmapped(at_ns, &ended);
-        space.clear_cache();
-    }
-
-    /// Notes that `pid` maps something for execution.
-    pub fn mapped(&mut self, pid: Pid, mapping: Mapping, at_ns: Nanos) {
-        self.by_pid.entry(pid).or_default().map(at_ns, mapping);
-    }
-
-    /// Notes that anonymous memory of `pid` has the code of a file: it counts as a mapping of that
-    /// file from the last change on, which usually is the change that created it.
-    pub fn copied(&mut self, pid: Pid, mapping: Mapping) {
-        let Some(space) = self.by_pid.get_mut(&pid) else {
-            return;
-        };
-        let known = mappings_between(&space.code(), mapping.start, mapping.end)
-            .try_fold(mapping.start, |at, known| {
-                let same = known.start <= at
-                    && known.file_offset(at) == mapping.file_offset(at)
-                    && known.file.path == mapping.file.path;
-                same.then_some(known.end)
-            })
-            .is_some_and(|end| end >= mapping.end);
-        if !known {
-            space.map(space.last.0, mapping);
-            space.note_use();
-        }
-    }
-
-    /// Adds the mappings that a snapshot found in `pid`. Those that events have reported stay.
-    pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at_ns: Nanos) {
-        let space = self.by_pid.entry(pid).or_default();
-        for mapping in found {
-            let known = space.mappings.find(mapping.start).is_some()
-                || space.mappings.find(mapping.end - 1).is_some();
-            if !known {
-                space.map(at_ns, mapping);
-            }
-        }
-    }
-
-    /// Adds mappings of `pid` that were read after `checked_ns`, because code ran at `ran_ns` where
-    /// no mapping was known. Mappings that events have reported stay; new ones begin at `ran_ns`.
-    /// Returns whether any is new.
-    pub fn discovered(
-        &mut self,
-        pid: Pid,
-        found: impl IntoIterator<Item = Mapping>,
-        checked_ns: Nanos,
-        ran_ns: Nanos,
-    ) -> bool {
-        let Some(space) = self.by_pid.get_mut(&pid) else {
-            return false;
-        };
-        // They may be mappings of the program before.
-        if checked_ns <= space.since_ns {
-            return false;
-        }
-        let mut new_found = false;
-        for found in found {
-            for new in space.mappings.gaps_in(&found) {
-                // No mapping ended there, so that this may come before the last change.
-                let at_ns = ran_ns.max(space.since_ns + Nanos(1));
-                space.add_change(at_ns, MappingEvent::Map(new.clone()));
-                space.mappings.map(new);
-                new_found = true;
-            }
-        }
-        if new_found {
-            space.note_use();
-            space.clear_cache();
-        }
-        new_found
-    }
-
-    /// Returns the address space of a process.
-    pub fn get_mut(&mut self, pid: Pid) -> Option<&mut AddressSpace> {
-        self.by_pid.get_mut(&pid)
-    }
-
-    /// Returns all address spaces.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Pid, &mut AddressSpace)> {
-        self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
-    }
-
-    /// Drops the address space of a process that is gone.
-    pub fn evict(&mut self, pid: Pid) {
-        self.by_pid.remove(&pid);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,52 +305,45 @@ mod tests {
         }
     }
 
+    /// Returns the changes since the last call, with their times.
+    fn changes(space: &mut AddressSpace) -> Vec<(u64, MappingEvent)> {
+        let changes = space.take_changes(usize::MAX).into_iter();
+        changes
+            .map(|change| (change.at_ns.0, change.event))
+            .collect()
+    }
+
     #[test]
     fn a_child_has_its_parents_space_until_it_executes() {
-        let mut spaces = AddressSpaces::default();
-        spaces.mapped(Pid(7), mapping("sh", 10, 20), Nanos(1));
-        spaces.get_mut(Pid(7)).unwrap().set_execution(3);
-        spaces.forked(Pid(9), Pid(7), Nanos(2));
-        assert_eq!(spaces.get_mut(Pid(9)).unwrap().execution, Some(3));
-        spaces.get_mut(Pid(9)).unwrap().note_use();
-        spaces.executed(Pid(9), Nanos(3));
-        spaces.mapped(Pid(9), mapping("true", 15, 25), Nanos(4));
-        let child = spaces.get_mut(Pid(9)).unwrap();
+        let mut parent = AddressSpace::default();
+        parent.mapped(mapping("sh", 10, 20), Nanos(1));
+        parent.set_execution(3);
+        let mut child = parent.fork(Nanos(2));
+        assert_eq!(child.execution, Some(3));
+        child.note_use();
+        child.executed(Nanos(3));
+        child.mapped(mapping("true", 15, 25), Nanos(4));
         assert_eq!((child.execution, child.code().len()), (None, 1));
-        let changes: Vec<_> = child
-            .take_changes(usize::MAX)
-            .into_iter()
-            .map(|change| (change.at_ns.0, change.event))
-            .collect();
         let expected = [
             (2, MappingEvent::Map(mapping("sh", 10, 20))),
             (3, MappingEvent::Unmap(10)),
             (4, MappingEvent::Map(mapping("true", 15, 25))),
         ];
-        assert_eq!(changes, expected);
-        assert!(child.take_changes(usize::MAX).is_empty());
-        assert_eq!(spaces.get_mut(Pid(7)).unwrap().code().len(), 1);
+        assert_eq!(changes(&mut child), expected);
+        assert!(changes(&mut child).is_empty());
+        assert_eq!(parent.code().len(), 1);
     }
 
     #[test]
     fn what_takes_a_place_begins_after_what_was_there_has_ended() {
-        let mut spaces = AddressSpaces::default();
+        let mut space = AddressSpace::default();
         let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
-        let mut used = |change: &mut dyn FnMut(&mut AddressSpaces)| {
-            change(&mut spaces);
-            spaces.get_mut(Pid(7)).unwrap().note_use();
-        };
-        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), Nanos(5)));
-        used(&mut |spaces| spaces.mapped(Pid(7), two.clone(), Nanos(5)));
-        used(&mut |spaces| spaces.executed(Pid(7), Nanos(6)));
-        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), Nanos(9)));
-        let changes: Vec<_> = spaces
-            .get_mut(Pid(7))
-            .unwrap()
-            .take_changes(usize::MAX)
-            .into_iter()
-            .map(|change| (change.at_ns.0, change.event))
-            .collect();
+        space.mapped(one.clone(), Nanos(5));
+        space.note_use();
+        space.mapped(two.clone(), Nanos(5));
+        space.note_use();
+        space.executed(Nanos(6));
+        space.mapped(one.clone(), Nanos(9));
         let rest = |from, to| MappingEvent::Map(one.part(from, to).unwrap());
         let expected = [
             (5, MappingEvent::Map(one.clone())),
@@ -401,17 +356,16 @@ mod tests {
             (8, MappingEvent::Unmap(25)),
             (9, MappingEvent::Map(one.clone())),
         ];
-        assert_eq!(changes, expected);
+        assert_eq!(changes(&mut space), expected);
     }
 
     #[test]
     fn changes_that_will_be_taken_are_all_kept() {
         let turns = |keep: bool, used: bool| {
-            let mut spaces = AddressSpaces::default();
+            let mut space = AddressSpace::default();
             for turn in 0..1000 {
                 let name = ["one.so", "two.so"][turn % 2];
-                spaces.mapped(Pid(7), mapping(name, 30, 40), Nanos(turn as u64));
-                let space = spaces.get_mut(Pid(7)).unwrap();
+                space.mapped(mapping(name, 30, 40), Nanos(turn as u64));
                 if keep {
                     space.keep_all_changes();
                 }
@@ -419,11 +373,7 @@ mod tests {
                     space.note_use();
                 }
             }
-            spaces
-                .get_mut(Pid(7))
-                .unwrap()
-                .take_changes(usize::MAX)
-                .len()
+            space.take_changes(usize::MAX).len()
         };
         assert!(turns(false, true) < 200);
         assert_eq!(turns(true, true), 2 * 1000 - 1);
@@ -433,53 +383,49 @@ mod tests {
 
     #[test]
     fn changes_that_are_left_may_turn_out_to_be_none() {
-        let mut spaces = AddressSpaces::default();
+        let mut space = AddressSpace::default();
         for (start, at_ns) in [(10, 1), (20, 2), (30, 3)] {
-            spaces.mapped(Pid(7), mapping("one.so", start, start + 5), Nanos(at_ns));
+            space.mapped(mapping("one.so", start, start + 5), Nanos(at_ns));
         }
-        let taken = |spaces: &mut AddressSpaces, most| -> Vec<u64> {
-            let changes = spaces.get_mut(Pid(7)).unwrap().take_changes(most);
+        let taken = |space: &mut AddressSpace, most| -> Vec<u64> {
+            let changes = space.take_changes(most);
             changes.iter().map(|change| change.at_ns.0).collect()
         };
-        assert_eq!(taken(&mut spaces, 1), [1]);
+        assert_eq!(taken(&mut space, 1), [1]);
         // The second was not taken and was not used; the end of the first is a change.
-        spaces.mapped(Pid(7), mapping("two.so", 10, 25), Nanos(4));
-        assert_eq!(taken(&mut spaces, 1), [3]);
-        assert_eq!(taken(&mut spaces, 9), [4, 5]);
+        space.mapped(mapping("two.so", 10, 25), Nanos(4));
+        assert_eq!(taken(&mut space, 1), [3]);
+        assert_eq!(taken(&mut space, 9), [4, 5]);
     }
 
     #[test]
     fn what_moved_is_mapped_from_when_it_ran() {
-        let mut spaces = AddressSpaces::default();
-        spaces.executed(Pid(7), Nanos(5));
-        spaces.mapped(Pid(7), mapping("main", 10, 20), Nanos(6));
-        spaces.mapped(Pid(7), mapping("one.so", 40, 50), Nanos(9));
-        spaces.get_mut(Pid(7)).unwrap().take_changes(usize::MAX);
+        let mut space = AddressSpace::default();
+        space.executed(Nanos(5));
+        space.mapped(mapping("main", 10, 20), Nanos(6));
+        space.mapped(mapping("one.so", 40, 50), Nanos(9));
+        space.take_changes(usize::MAX);
         let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
         // Looked at before it executed this program.
-        assert!(!spaces.discovered(Pid(7), found(), Nanos(5), Nanos(8)));
-        assert!(!spaces.discovered(Pid(8), found(), Nanos(12), Nanos(8)));
-        assert!(spaces.discovered(Pid(7), found(), Nanos(12), Nanos(8)));
-        assert!(!spaces.discovered(Pid(7), found(), Nanos(13), Nanos(8)));
-        let space = spaces.get_mut(Pid(7)).unwrap();
+        assert!(!space.discovered(found(), Nanos(5), Nanos(8)));
+        assert!(space.discovered(found(), Nanos(12), Nanos(8)));
+        assert!(!space.discovered(found(), Nanos(13), Nanos(8)));
         let moved = MappingChange {
             at_ns: Nanos(8),
             event: MappingEvent::Map(mapping("main", 30, 40)),
         };
         assert_eq!(space.take_changes(usize::MAX), [moved]);
         assert_eq!(space.code().len(), 3);
+        assert_eq!(space.mappings().count(), 3);
     }
 
     #[test]
     fn events_outrank_the_snapshot() {
-        let mut spaces = AddressSpaces::default();
-        spaces.mapped(Pid(7), mapping("new", 10, 20), Nanos(1));
-        spaces.found(
-            Pid(7),
-            [mapping("old", 15, 25), mapping("else", 30, 40)],
-            Nanos(2),
-        );
-        let code = spaces.get_mut(Pid(7)).unwrap().code();
+        let mut space = AddressSpace::default();
+        space.mapped(mapping("new", 10, 20), Nanos(1));
+        let found = [mapping("old", 15, 25), mapping("else", 30, 40)];
+        space.found(found, Nanos(2));
+        let code = space.code();
         assert_eq!(&*code[0].file.path, b"new");
         assert_eq!(&*mapping_at(&code, 35).unwrap().file.path, b"else");
         assert!(mapping_at(&code, 22).is_none());

@@ -4,7 +4,6 @@ mod address_space;
 mod mapping;
 
 pub use address_space::{
-    AddressSpace, AddressSpaces, MappedCode, MappingChange, MappingEvent, mapping_at,
-    mappings_between,
+    AddressSpace, MappedCode, MappingChange, MappingEvent, mapping_at, mappings_between,
 };
 pub use mapping::{FileIdentity, MappedFile, Mapping, Mappings};

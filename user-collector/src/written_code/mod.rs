@@ -309,7 +309,7 @@ impl WrittenCode {
     /// Functions in a file are left out: a perf map may name some, as node's does its builtins. The
     /// file has its own functions, and one that reached into a mapping of a file would hide the
     /// whole file from a report. A file that holds no ELF image is anonymous memory here
-    /// ([`LoadedCode::code_areas`](crate::loaded_code::LoadedCode::code_areas)).
+    /// ([`ProcessCode::areas`](crate::loaded_code::ProcessCode::areas)).
     ///
     /// # Errors
     /// It can't be written.

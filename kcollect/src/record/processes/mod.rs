@@ -17,6 +17,7 @@ use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 use user_collector::follow::{Candidate, FollowPolicy};
 use user_collector::process::ProcessInstance;
+use user_collector::space::{AddressSpace, Mapping};
 
 pub use self::process::{FirstRecord, Process, ProcessName, TrackedProcess};
 
@@ -86,6 +87,11 @@ impl Processes {
         previous.map(|(_, process)| &mut **process)
     }
 
+    /// Returns what an instance has mapped, if anything is known of it.
+    pub fn space_mut(&mut self, instance: ProcessInstance) -> Option<&mut AddressSpace> {
+        self.instance_mut(instance)?.space_mut()
+    }
+
     /// Whether an instance has its number still.
     #[must_use]
     pub fn has_its_number(&self, instance: ProcessInstance) -> bool {
@@ -101,6 +107,15 @@ impl Processes {
             Some(process) => process.may_be_followed(policy),
             None => policy.may_follow(&Candidate::unknown(pid), false),
         }
+    }
+
+    /// Returns what the processes have mapped.
+    pub fn mappings(&self) -> impl Iterator<Item = (Pid, &Mapping)> {
+        self.iter().flat_map(|process| {
+            let stacks = process.stacks.iter();
+            let mappings = stacks.flat_map(|stacks| stacks.space.mappings());
+            mappings.map(|mapping| (process.pid(), mapping))
+        })
     }
 
     /// Returns the numbers of the processes that are likely to see the same files: the parents.
@@ -132,7 +147,7 @@ impl Processes {
         self.last_instance_number += 1;
         let instance = ProcessInstance::new(pid, self.last_instance_number);
         let mut child = match self.get_mut(parent) {
-            Some(parent) => parent.fork(instance),
+            Some(parent) => parent.fork(instance, at_ns),
             None => Process::new(instance),
         };
         child.parent = Some(parent);
@@ -146,8 +161,13 @@ impl Processes {
 
     /// Removes the processes that exited before `at_ns`, or whose number was used again by then,
     /// and whose experiments are closed. A process whose leading thread exited first lives in its
-    /// other threads: one with a number that is `still_there` stays.
-    pub fn evict(&mut self, at_ns: Nanos, mut still_there: impl FnMut(Pid) -> bool) -> Vec<Pid> {
+    /// other threads: one with a number that is `still_there` stays. Returns those that had their
+    /// numbers until now.
+    pub fn evict(
+        &mut self,
+        at_ns: Nanos,
+        mut still_there: impl FnMut(Pid) -> bool,
+    ) -> Vec<Box<Process>> {
         let is_over = |process: &Process| {
             let exited_ns = process.exited_ns();
             process.tracked.is_none() && exited_ns.is_some_and(|exited_ns| exited_ns < at_ns)
@@ -155,7 +175,7 @@ impl Processes {
         let evicted = self
             .by_pid
             .extract_if(|pid, process| is_over(process) && !still_there(*pid));
-        let evicted = evicted.map(|(pid, _)| pid).collect();
+        let evicted = evicted.map(|(_, process)| process).collect();
         self.previous
             .retain(|_, (since_ns, process)| *since_ns >= at_ns || process.tracked.is_some());
         evicted

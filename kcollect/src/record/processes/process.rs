@@ -4,6 +4,9 @@ use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use user_collector::follow::{Candidate, FollowPolicy, FollowState};
 use user_collector::process::{ExitFacts, ParentMap, ProcessInstance};
+use user_collector::space::AddressSpace;
+
+use crate::record::user_stacks::process_stacks::ProcessStacks;
 
 /// A process's name as the kernel has it: bytes, not text, without the final NUL.
 pub type ProcessName = Box<[u8]>;
@@ -27,6 +30,8 @@ pub struct Process {
     life: Life,
     /// What the policy keeps of it.
     pub follow: FollowState,
+    /// What its user stacks need. `None` if nothing is known, or if no process can be followed.
+    pub stacks: Option<Box<ProcessStacks>>,
     /// What it did in user space. `None` if nothing yet, if its experiment is closed, or if no
     /// process can be followed.
     pub tracked: Option<Box<TrackedProcess>>,
@@ -91,13 +96,16 @@ impl Process {
             expects_executable: false,
             life: Life::Alive,
             follow: FollowState::default(),
+            stacks: None,
             tracked: None,
         }
     }
 
-    /// A child that this process forks. It begins with its parent's name and file.
-    pub(super) fn fork(&mut self, child: ProcessInstance) -> Process {
+    /// A child that this process forks. It begins with its parent's name, file and mappings.
+    pub(super) fn fork(&mut self, child: ProcessInstance, at_ns: Nanos) -> Process {
+        let stacks = self.stacks.as_ref();
         Process {
+            stacks: stacks.map(|stacks| Box::new(stacks.fork(at_ns))),
             name: self.name.clone(),
             executable: self.executable.clone(),
             follow: self.follow.fork(),
@@ -117,6 +125,30 @@ impl Process {
         self.name.as_deref().unwrap_or_default()
     }
 
+    /// What its user stacks need; empty if nothing is known yet.
+    pub fn stacks_mut(&mut self) -> &mut ProcessStacks {
+        self.stacks.get_or_insert_default()
+    }
+
+    /// What it has mapped, if anything is known of it.
+    pub fn space_mut(&mut self) -> Option<&mut AddressSpace> {
+        self.stacks.as_mut().map(|stacks| &mut stacks.space)
+    }
+
+    /// The number of the execution of its program, if a record has had it.
+    #[must_use]
+    pub fn execution(&self) -> Option<u32> {
+        self.stacks.as_ref()?.space.execution
+    }
+
+    /// Whether any of its stacks waits for its mappings.
+    #[must_use]
+    pub fn awaits_mappings(&self) -> bool {
+        let stacks = self.stacks.as_ref();
+        let unmapped = stacks.and_then(|stacks| stacks.unmapped.as_ref());
+        unmapped.is_some_and(|unmapped| unmapped.is_waiting())
+    }
+
     /// Sets the name of its leading thread, which shows in `ps` as the name of the process.
     pub fn renamed(&mut self, name: &[u8]) {
         self.name = Some(name.into());
@@ -130,6 +162,9 @@ impl Process {
         let is_own_program = self.waits_for_exec(at_ns);
         // The thread that executes becomes the leading one, whose exit was reported.
         self.life = Life::Alive;
+        if let Some(space) = self.space_mut() {
+            space.executed(at_ns);
+        }
         if let Some(tracked) = &mut self.tracked {
             tracked.forked_ns = None;
             tracked.parent_maps = Some(Vec::new());
@@ -225,11 +260,22 @@ impl Process {
     }
 
     /// Begins another experiment, in which it has done nothing yet.
-    pub fn on_rotation(&mut self) {
+    pub fn on_rotation(&mut self, at_ns: Nanos) {
+        if let Some(space) = self.space_mut() {
+            space.on_rotation(at_ns);
+        }
         if let Some(tracked) = &mut self.tracked {
             tracked.first = None;
             tracked.ticked = false;
         }
+    }
+
+    /// Whether its experiment may be created at an instant: it was chosen, and does not execute its
+    /// own program soon.
+    #[must_use]
+    pub fn is_due(&self, now_ns: Nanos) -> bool {
+        let tracked = self.tracked.as_ref();
+        tracked.is_some_and(|tracked| tracked.first.is_some()) && !self.may_execute(now_ns)
     }
 
     /// Whether it is to be followed, whatever else it does.

@@ -168,7 +168,14 @@ fn a_followed_child_is_named_by_the_program_that_it_executes_at_once() {
 #[test]
 fn the_long_gone_are_forgotten_but_not_leaderless_ones() {
     let mut processes = replay("7?sh 8+7 9+7 8- 9-");
-    assert_eq!(processes.evict(Nanos(100), |pid| pid == Pid(9)), [Pid(8)]);
+    let evicted = processes.evict(Nanos(100), |pid| pid == Pid(9));
+    assert_eq!(
+        evicted
+            .iter()
+            .map(|process| process.pid())
+            .collect::<Vec<_>>(),
+        [Pid(8)]
+    );
     assert!(processes.get(Pid(8)).is_none());
     assert!(processes.get(Pid(9)).is_some());
     assert!(processes.get(Pid(7)).is_some());

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use bpf::Programs;
 use bpf_abi::layout::COPIED_CODE_DEVICE;
 use bpf_abi::unwind::UnwindEnd;
-use bpf_abi::{CodeFile, RecordHeader, ThreadRecord, UserReturnRecord};
+use bpf_abi::{CapturedStack, CodeFile, RecordHeader, ThreadRecord, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use host::machine;
@@ -41,13 +41,17 @@ use super::input::snapshot;
 use super::processes::{FirstRecord, Process, Processes};
 use super::route::{ProcessContext, Router};
 use super::user_stacks::copied_code::AnonymousCode;
-use super::user_stacks::publish::TablePublisher;
+use super::user_stacks::process_stacks::ProcessStacks;
+use super::user_stacks::publish::{StackUse, TablePublisher};
 use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts};
 use super::user_stacks::user_stack::UserStack;
 use crate::record::activity::TypedHeader;
 
 /// Max wait for the unwind tables of running code before recording starts.
 const MAX_TABLES_WAIT: Duration = Duration::from_millis(500);
+
+/// Max processes whose anonymous memory is searched in a round.
+const MAX_ANONYMOUS_SEARCHES: usize = 8;
 
 /// The processes, what they have mapped, and what waits for user stacks.
 #[derive(Debug)]
@@ -60,7 +64,8 @@ pub struct UserSpace {
     /// User stacks.
     pub resolver: StackResolver,
     publisher: TablePublisher,
-    anonymous: AnonymousCode,
+    /// Processes whose anonymous memory is to be searched for code of files.
+    anonymous_due: Vec<Pid>,
     /// Reads the memory of processes and the files of their code.
     opener: TimedOpener,
     join: Join<ThreadActivity, UserStack>,
@@ -82,7 +87,7 @@ impl UserSpace {
             code: LoadedCode::new(objects),
             resolver: StackResolver::default(),
             publisher: TablePublisher::default(),
-            anonymous: AnonymousCode::default(),
+            anonymous_due: Vec::new(),
             opener: TimedOpener::default(),
             join: Join::default(),
             traced: TracedProcesses::default(),
@@ -128,13 +133,13 @@ impl UserSpace {
             if tracked.chosen || self.policy.chooses(&candidate) {
                 tracked.chosen = true;
                 tracked.first = Some(first_record(process, &header));
-                if let Some(space) = self.code.spaces.get_mut(header.pid()) {
+                if let Some(space) = process.space_mut() {
                     space.keep_all_changes();
                 }
             }
         }
         process.tracked = Some(tracked);
-        if let Some(space) = self.code.spaces.get_mut(header.pid()) {
+        if let Some(space) = process.space_mut() {
             space.note_use();
         }
     }
@@ -157,38 +162,42 @@ impl UserSpace {
         let (slot, mut complete) = self
             .join
             .announced((header.tid(), record.call_site), header.user_return);
-        if self.code.spaces.get_mut(pid).is_none() {
-            self.code.spaces.found(pid, [], header.time_ns());
+        let relatives = match record.stack {
+            CapturedStack::StackCopy { .. } => processes.relatives(pid),
+            CapturedStack::Unwound { .. } => Vec::new(),
+        };
+        let process = processes.known(pid);
+        let followed = process.may_be_followed(&self.policy);
+        let stacks = process.stacks_mut();
+        stacks.space.note_use();
+        if stacks.space.set_execution(record.execution) {
+            self.publisher.changed(pid);
         }
-        if let Some(space) = self.code.spaces.get_mut(pid) {
-            space.note_use();
-            if space.set_execution(record.execution) {
-                self.publisher.changed(pid);
+        if followed && let Some(code) = record.anonymous {
+            let new = || Box::new(AnonymousCode::new(code.generation));
+            if stacks
+                .anonymous
+                .get_or_insert_with(new)
+                .seen(code, header.time_ns())
+            {
+                self.anonymous_due.push(pid);
             }
-            let followed = processes.may_follow(&self.policy, pid);
-            if followed && let Some(code) = record.anonymous {
-                self.anonymous.seen(pid, code, header.time_ns());
-            }
-            let stack = if followed {
-                let relatives = |pid| processes.relatives(pid);
-                self.resolver.resolve(
-                    &mut self.code,
-                    &mut self.publisher,
-                    &relatives,
-                    slot,
-                    record,
-                )
-            } else {
-                Some(UserStack {
-                    frames: Vec::new(),
-                    end: UnwindEnd::NoTable,
-                    via_frame_pointer: false,
-                    via_scan: false,
-                })
-            };
-            if let Some(stack) = stack {
-                complete.extend(self.join.resolved(slot, Arc::new(stack)));
-            }
+        }
+        let stack = if followed {
+            let process = (stacks, &*relatives);
+            let (code, publisher) = (&mut self.code, &mut self.publisher);
+            self.resolver
+                .resolve(code, publisher, process, slot, record)
+        } else {
+            Some(UserStack {
+                frames: Vec::new(),
+                end: UnwindEnd::NoTable,
+                via_frame_pointer: false,
+                via_scan: false,
+            })
+        };
+        if let Some(stack) = stack {
+            complete.extend(self.join.resolved(slot, Arc::new(stack)));
         }
         self.route(router, processes, complete);
     }
@@ -233,6 +242,9 @@ impl UserSpace {
 
     /// Routes all that waits: no record follows.
     pub fn finish(&mut self, router: &mut Router, processes: &mut Processes) {
+        for process in processes.iter_mut() {
+            self.stop_waiting(process);
+        }
         self.unwind_copies(router, processes, true);
         let complete = self.join.close();
         self.route(router, processes, complete);
@@ -269,25 +281,25 @@ impl UserSpace {
     }
 
     /// Writes a part of what changed in mappings. Returns whether the rest waits.
-    pub fn write_some_mappings(&mut self, router: &mut Router, processes: &Processes) -> bool {
+    pub fn write_some_mappings(&mut self, router: &mut Router, processes: &mut Processes) -> bool {
         router.write_some_mappings(processes, &mut self.code)
     }
 
     /// Once a round: writes what is due.
-    pub fn maintain(&mut self, router: &mut Router, processes: &Processes, now_ns: Nanos) {
+    pub fn maintain(&mut self, router: &mut Router, processes: &mut Processes, now_ns: Nanos) {
         router.maintain(processes, &mut self.code, now_ns);
     }
 
     /// Archives the rest as fast as possible: the recording is over.
-    pub fn archive_rest(&mut self, router: &mut Router, processes: &Processes) {
+    pub fn archive_rest(&mut self, router: &mut Router, processes: &mut Processes) {
         router.archive_rest(processes, &mut self.code);
     }
 
     /// Begins another experiment: its processes are chosen, and their mappings written, anew.
     /// Processes that were chosen for what they are stay chosen.
     pub fn on_rotation(&mut self, processes: &mut Processes, at_ns: Nanos) {
-        processes.iter_mut().for_each(Process::on_rotation);
-        self.code.spaces.on_rotation(at_ns);
+        let processes = processes.iter_mut();
+        processes.for_each(|process| process.on_rotation(at_ns));
         self.code.objects.on_rotation();
         self.resolver.losses = StackLosses::default();
         self.resolver.unwound = UnwindCounts::default();
@@ -339,28 +351,47 @@ impl UserSpace {
     pub fn publish(
         &mut self,
         programs: &mut Programs,
-        processes: &Processes,
+        processes: &mut Processes,
     ) -> Result<(), bpf::Error> {
         self.probe_allocators(programs, processes);
         self.find_copied_code(processes);
-        let policy = &self.policy;
-        let may_follow = |pid| processes.may_follow(policy, pid);
+        let state = |pid| {
+            if processes.may_follow(&self.policy, pid) {
+                return StackUse::Wanted;
+            }
+            let execution = processes.get(pid).and_then(Process::execution);
+            execution.map_or(StackUse::Unknown, StackUse::Unwanted)
+        };
+        let tables = &mut programs.tables();
+        self.publisher.publish_processes(tables, state)?;
         self.publisher
-            .publish(&mut programs.tables(), &mut self.code, may_follow)
+            .publish_tables(tables, &mut self.code, || processes.mappings())
     }
 
     /// Looks for code of files in the anonymous memory of processes, where stacks have shown that
     /// there is code. That memory counts as a mapping of the file.
-    fn find_copied_code(&mut self, processes: &Processes) {
-        for (pid, execution) in self.anonymous.take_due() {
+    fn find_copied_code(&mut self, processes: &mut Processes) {
+        let due = self.anonymous_due.len().min(MAX_ANONYMOUS_SEARCHES);
+        for pid in self.anonymous_due.drain(..due) {
+            let relatives = processes.relatives(pid);
+            let stacks = processes
+                .get_mut(pid)
+                .and_then(|process| process.stacks.as_mut());
+            let Some(ProcessStacks {
+                space,
+                anonymous: Some(anonymous),
+                ..
+            }) = stacks.map(|stacks| &mut **stacks)
+            else {
+                continue;
+            };
             let proc = Path::new("/proc");
             let looked = self.opener.run(&proc.join(pid.to_string()), move || {
                 copied_code(proc, pid, &snapshot::ranges(pid))
             });
             let found = looked.unwrap_or_default();
             let starts = found.iter().map(|copied| copied.range_start);
-            let new = self.anonymous.found(pid, starts, machine::now());
-            let relatives = processes.relatives(pid);
+            let new = anonymous.found(starts, machine::now());
             for CopiedCode {
                 range_start,
                 mapping,
@@ -373,13 +404,13 @@ impl UserSpace {
                     inode: pid.0.into(),
                     modified_ns: range_start,
                     device: COPIED_CODE_DEVICE,
-                    generation: execution,
+                    generation: anonymous.execution,
                 };
                 let process = (pid, &*relatives);
                 let mapped = mapping.clone();
                 self.publisher
                     .copied_code(&mut self.code, process, file, mapped);
-                self.code.spaces.copied(pid, mapping);
+                space.copied(mapping);
             }
         }
     }
@@ -392,7 +423,7 @@ impl UserSpace {
     pub fn publish_snapshot(
         &mut self,
         programs: &mut Programs,
-        processes: &Processes,
+        processes: &mut Processes,
     ) -> Result<(), bpf::Error> {
         self.open_mapped(processes);
         self.publish(programs, processes)?;
@@ -409,13 +440,10 @@ impl UserSpace {
     /// Opens the files that are mapped by processes which may be followed, so that their tables are
     /// built.
     fn open_mapped(&mut self, processes: &Processes) {
-        let pids: Vec<Pid> = self.code.spaces.iter_mut().map(|(pid, _)| pid).collect();
-        for pid in pids {
+        for (pid, mapping) in processes.mappings() {
             if processes.may_follow(&self.policy, pid) {
                 let relatives = processes.relatives(pid);
-                for mapping in self.code.mapped_by(pid).iter() {
-                    self.code.objects.object_of(pid, &relatives, mapping);
-                }
+                self.code.objects.object_of(pid, &relatives, mapping);
             }
         }
     }

@@ -6,7 +6,7 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use user_collector::follow::FollowState;
 use user_collector::jit::is_anonymous;
-use user_collector::process::{ProcessInstance, maps_at_fork};
+use user_collector::process::maps_at_fork;
 use user_collector::space::Mapping;
 
 use super::UserSpace;
@@ -21,24 +21,17 @@ impl UserSpace {
     }
 
     /// Records that `parent` forked `pid`.
-    pub fn forked(
-        &mut self,
-        router: &mut Router,
-        processes: &mut Processes,
-        (pid, parent): (Pid, Pid),
-        at_ns: Nanos,
-    ) {
-        if let Some(previous) = processes.get(pid) {
-            let previous = previous.instance;
-            self.lost_its_number(router, processes, previous);
+    pub fn forked(&mut self, processes: &mut Processes, (pid, parent): (Pid, Pid), at_ns: Nanos) {
+        if let Some(previous) = processes.get_mut(pid) {
+            self.stop_waiting(previous);
         }
-        self.resolver.stop_waiting(pid);
-        self.code.spaces.forked(pid, parent, at_ns);
         self.traced.forked(pid, parent);
         self.allocators.forked(pid, parent);
         self.publisher.changed(pid);
-        let mapped = self.code.code_areas(pid);
-        let makes_code = mapped.iter().any(|mapping| is_anonymous(&mapping.file));
+        let makes_code = processes.get_mut(parent).is_some_and(|parent| {
+            let mapped = self.code.of_process(parent.space_mut()).areas();
+            mapped.iter().any(|mapping| is_anonymous(&mapping.file))
+        });
         let known = processes
             .get(parent)
             .and_then(|parent| parent.tracked.as_ref());
@@ -60,18 +53,6 @@ impl UserSpace {
         }));
     }
 
-    /// Records that another process gets the number of this one. What it did may still wait for its
-    /// user stacks; but its mappings are replaced now, so they are written first.
-    fn lost_its_number(
-        &mut self,
-        router: &mut Router,
-        processes: &mut Processes,
-        instance: ProcessInstance,
-    ) {
-        router.begin_if_due(&mut self.process_context(processes), instance, Nanos::MAX);
-        router.write_mappings(instance, &mut self.code);
-    }
-
     /// Records that `pid` executes another program and has its name.
     pub fn executed(
         &mut self,
@@ -82,12 +63,12 @@ impl UserSpace {
     ) {
         self.memory_ends(router, processes, (pid, name), at_ns);
         self.blocks_end(router, processes, (pid, name), at_ns);
-        self.resolver.stop_waiting(pid);
-        self.code.spaces.executed(pid, at_ns);
         self.traced.executed(pid);
         self.allocators.executed(pid);
         self.publisher.changed(pid);
         let process = processes.known(pid);
+        process.stacks.get_or_insert_default();
+        self.stop_waiting(process);
         self.policy.executed(pid, &mut process.follow);
         process.executed(name, at_ns, router.has_subexperiment(process.instance));
         router.executed(process.instance, at_ns, &self.code.jit);
@@ -106,7 +87,7 @@ impl UserSpace {
         if !self.code.objects.is_made_code(&mapping.file) {
             router.mapped(process.instance, at_ns, &mapping);
         }
-        self.code.spaces.mapped(pid, mapping, at_ns);
+        process.stacks_mut().space.mapped(mapping, at_ns);
         self.allocators.changed(pid);
         self.publisher.changed(pid);
     }
@@ -116,7 +97,7 @@ impl UserSpace {
         let pid = process.pid();
         self.policy.found(pid, &mut process.follow);
         if !mappings.is_empty() {
-            self.code.spaces.found(pid, mappings, at_ns);
+            process.stacks_mut().space.found(mappings, at_ns);
             self.allocators.changed(pid);
             self.publisher.changed(pid);
         }
@@ -125,23 +106,31 @@ impl UserSpace {
     /// The processes whose mappings have to be read, because stacks have an address in no known
     /// mapping.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
-        self.resolver.unmapped.take_asked()
+        self.resolver.take_unread()
     }
 
     /// Adds the mappings of a process that were read from `began_ns` until `now_ns`; None if the
     /// process is gone.
     pub fn mappings_read(
         &mut self,
-        pid: Pid,
-        began_ns: Nanos,
-        now_ns: Nanos,
+        process: &mut Process,
+        (began_ns, now_ns): (Nanos, Nanos),
         mappings: Option<Vec<Mapping>>,
     ) {
-        let changed =
-            self.resolver
-                .mappings_read(&mut self.code, pid, (began_ns, now_ns), mappings);
-        if changed {
-            self.publisher.changed(pid);
+        let stacks = process.stacks_mut();
+        if self
+            .resolver
+            .mappings_read(stacks, (began_ns, now_ns), mappings)
+        {
+            self.publisher.changed(process.pid());
+        }
+    }
+
+    /// Ends the wait of a process's stacks for its mappings.
+    pub(super) fn stop_waiting(&mut self, process: &mut Process) {
+        let pid = process.pid();
+        if let Some(stacks) = &mut process.stacks {
+            self.resolver.stop_waiting(pid, stacks);
         }
     }
 
@@ -158,7 +147,7 @@ impl UserSpace {
         let process = processes.known(pid);
         process.exited(at_ns);
         if process.tracked.is_some() {
-            router.exited(process.instance, at_ns, &mut self.code);
+            router.exited(process, at_ns, &mut self.code);
         }
         self.traced.exited(pid);
         self.allocators.exited(pid);
@@ -179,6 +168,7 @@ impl UserSpace {
             let exited_ns = process.exited_ns();
             process.tracked.is_some()
                 && exited_ns.is_some_and(|exited_ns| exited_ns < known_ns)
+                && !process.awaits_mappings()
                 && !awaited.contains(&process.pid())
                 // Its leading thread has exited; the others may live on.
                 && !(processes.has_its_number(process.instance) && lives(process))
@@ -202,11 +192,9 @@ impl UserSpace {
         }
     }
 
-    /// Drops what is kept of a process that is gone.
-    pub fn evicted(&mut self, pid: Pid) {
-        self.code.spaces.evict(pid);
-        self.publisher.exited(pid);
-        self.anonymous.evict(pid);
-        self.resolver.stop_waiting(pid);
+    /// Drops what is kept elsewhere of a process that is gone.
+    pub fn evicted(&mut self, process: &mut Process) {
+        self.publisher.exited(process.pid());
+        self.stop_waiting(process);
     }
 }

@@ -21,6 +21,17 @@ use user_collector::space::Mapping;
 
 use user_collector::loaded_code::LoadedCode;
 
+/// Whether the user stacks of a process are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::record) enum StackUse {
+    /// It is followed, or may be.
+    Wanted,
+    /// It can't be followed while it executes this program, the execution of which has a number.
+    Unwanted(u32),
+    /// It can't be followed, but the number of its execution is not known.
+    Unknown,
+}
+
 /// The publisher of unwind tables. It knows which tables the BPF programs have and miss.
 #[derive(Debug, Default)]
 pub struct TablePublisher {
@@ -118,28 +129,39 @@ impl TablePublisher {
         }
     }
 
-    /// Publishes what has changed.
+    /// Publishes of which processes the user stacks are wanted, where that may have changed.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub(in crate::record) fn publish(
+    pub(in crate::record) fn publish_processes(
         &mut self,
         tables: &mut UnwindTables<'_>,
-        code: &mut LoadedCode,
-        may_follow: impl Fn(Pid) -> bool,
+        state: impl Fn(Pid) -> StackUse,
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.exited) {
             tables.restore_process(pid.0);
             self.withdraw_copied(tables, pid);
         }
         for pid in std::mem::take(&mut self.changed) {
-            let space = code.spaces.get_mut(pid);
-            if may_follow(pid) {
-                tables.restore_process(pid.0);
-            } else if let Some(execution) = space.and_then(|space| space.execution) {
-                tables.ignore_process(pid.0, execution)?;
+            match state(pid) {
+                StackUse::Wanted => tables.restore_process(pid.0),
+                StackUse::Unwanted(execution) => tables.ignore_process(pid.0, execution)?,
+                StackUse::Unknown => {}
             }
         }
+        Ok(())
+    }
+
+    /// Publishes the tables that are new. `mapped` returns what all processes have mapped.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub(in crate::record) fn publish_tables<'a, M: Iterator<Item = (Pid, &'a Mapping)>>(
+        &mut self,
+        tables: &mut UnwindTables<'_>,
+        code: &mut LoadedCode,
+        mapped: impl Fn() -> M,
+    ) -> Result<(), bpf::Error> {
         let rules = code.objects.rules_from(self.rules);
         self.rules += rules.len();
         tables.add_rules(rules.iter().copied());
@@ -151,16 +173,17 @@ impl TablePublisher {
             }
         }
         for file in std::mem::take(&mut self.due) {
-            self.publish_file(tables, code, file)?;
+            self.publish_file(tables, code, file, &mapped)?;
         }
         Ok(())
     }
 
-    fn publish_file(
+    fn publish_file<'a, M: Iterator<Item = (Pid, &'a Mapping)>>(
         &mut self,
         tables: &mut UnwindTables<'_>,
         code: &mut LoadedCode,
         file: CodeFile,
+        mapped: &impl Fn() -> M,
     ) -> Result<(), bpf::Error> {
         let Some(id) = self.files.get(&file).copied() else {
             return Ok(());
@@ -176,7 +199,7 @@ impl TablePublisher {
                     Some(mapping) => copied_segments(mapping, &info),
                     None => segments(&info.segments),
                 };
-                let table = self.table(tables, code, id, info)?;
+                let table = self.table(tables, code, (id, info), mapped)?;
                 tables.publish_file(file, table, &segments)?
             }
             Some(UnwindTableState::None) | None => tables.publish_file(file, None, &[])?,
@@ -187,12 +210,12 @@ impl TablePublisher {
 
     /// The table of an object, which is placed now if it is not placed yet; None if there is no
     /// space.
-    fn table(
+    fn table<'a, M: Iterator<Item = (Pid, &'a Mapping)>>(
         &mut self,
         tables: &mut UnwindTables<'_>,
         code: &mut LoadedCode,
-        id: ObjectId,
-        info: std::sync::Arc<UnwindInfo>,
+        (id, info): (ObjectId, std::sync::Arc<UnwindInfo>),
+        mapped: &impl Fn() -> M,
     ) -> Result<Option<TableId>, bpf::Error> {
         if let Some(table) = self.tables.get(&id) {
             return Ok(Some(table.id));
@@ -201,7 +224,7 @@ impl TablePublisher {
             return Ok(None);
         }
         let mut placed = place(tables, &info)?;
-        if placed.is_none() && self.evict_tables(tables, code, id) {
+        if placed.is_none() && self.evict_tables(tables, code, id, mapped()) {
             placed = place(tables, &info)?;
         }
         let Some(placed) = placed else {
@@ -218,18 +241,15 @@ impl TablePublisher {
 
     /// Removes the tables that no living process needs, except the table of `kept`. Their memory is
     /// free two rounds later. Returns whether there were any.
-    fn evict_tables(
+    fn evict_tables<'a>(
         &mut self,
         tables: &mut UnwindTables<'_>,
         code: &mut LoadedCode,
         kept: ObjectId,
+        mapped: impl Iterator<Item = (Pid, &'a Mapping)>,
     ) -> bool {
         let mut used = HashSet::from([kept]);
-        for (pid, space) in code.spaces.iter_mut() {
-            for mapping in space.code().iter() {
-                used.insert(code.objects.object_of(pid, &[], mapping));
-            }
-        }
+        used.extend(mapped.map(|(pid, mapping)| code.objects.object_of(pid, &[], mapping)));
         self.files.retain(|file, id| {
             let unused = self.tables.contains_key(id) && !used.contains(id);
             if unused {

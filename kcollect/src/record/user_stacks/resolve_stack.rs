@@ -15,8 +15,8 @@ use user_collector::loaded_code::LoadedCode;
 use user_collector::space::Mapping;
 use user_collector::space::{MappedCode, mapping_at};
 
+use super::process_stacks::ProcessStacks;
 use super::publish::TablePublisher;
-use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
 use crate::record::activity::TypedHeader;
 
@@ -27,6 +27,8 @@ const MAX_COPIED_BYTES: usize = 64 << 20;
 const SHORTEN_COPIES_BYTES: usize = MAX_COPIED_BYTES / 8;
 /// Bytes of copies above which their memory is returned to the system, once no copy waits.
 const RETURN_MEMORY_BYTES: usize = 1 << 20;
+/// Max processes whose mappings are read in a round.
+const MAX_READS: usize = 16;
 /// The longest wait at the end for the tables that copies need.
 const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -40,8 +42,8 @@ pub struct StackResolver {
     copied_bytes: usize,
     /// Some of them can be unwound without a new table.
     copies_due: bool,
-    /// Stacks that wait for mappings.
-    pub(in crate::record) unmapped: Unmapped,
+    /// Processes whose mappings have to be read, since stacks wait for them.
+    unread: Vec<Pid>,
     /// What was lost.
     pub losses: StackLosses,
     /// Where stacks were unwound.
@@ -73,12 +75,12 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
-        relatives: Relatives<'_>,
+        (process, relatives): (&mut ProcessStacks, &[Pid]),
         slot: UserStackKey,
         record: UserReturnRecord,
     ) -> Option<UserStack> {
         let pid = record.header.pid();
-        let space = code.spaces.get_mut(pid)?;
+        let at_ns = record.header.time_ns();
         match record.stack {
             CapturedStack::Unwound {
                 frames,
@@ -87,7 +89,7 @@ impl StackResolver {
                 via_scan,
             } => {
                 self.unwound.in_kernel += 1;
-                let mapped = space.code();
+                let mapped = process.space.code();
                 // A leaf is kept also where the kernel found no code.
                 let of_code = frames.len() > 1 || end != UnwindEnd::NoMapping;
                 let known = |frame: &u64| mapping_at(&mapped, *frame).is_some();
@@ -101,17 +103,11 @@ impl StackResolver {
                     return Some(unwound);
                 }
                 let copy = StackCopy::of_unwound(unwound, mapped, pid);
-                let bytes = copy.bytes();
-                if self.copied_bytes + bytes > MAX_COPIED_BYTES {
+                if self.copied_bytes + copy.bytes() > MAX_COPIED_BYTES {
                     return copy.unwound_stack();
                 }
-                match self.unmapped.wait(record.header.time_ns(), slot, copy) {
-                    Some(copy) => copy.unwound_stack(),
-                    None => {
-                        self.copied_bytes += bytes;
-                        None
-                    }
-                }
+                self.wait_for_mappings(process, at_ns, slot, copy)?
+                    .unwound_stack()
             }
             CapturedStack::StackCopy {
                 unwound,
@@ -123,7 +119,7 @@ impl StackResolver {
                 stack,
             } => {
                 self.unwound.from_copies += 1;
-                let copy = StackCopy {
+                let mut copy = StackCopy {
                     unwound,
                     end: None,
                     via_frame_pointer,
@@ -132,55 +128,63 @@ impl StackResolver {
                     unconfirmed,
                     registers: *registers,
                     stack,
-                    code: space.code(),
+                    code: process.space.code(),
                     pid,
                 };
-                self.unwind_or_keep(
-                    code,
-                    publisher,
-                    relatives,
-                    (record.header.time_ns(), slot),
-                    copy,
-                )
+                if self.copied_bytes > SHORTEN_COPIES_BYTES {
+                    copy.shorten();
+                }
+                let bytes = copy.bytes();
+                let has_budget = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
+                copy.report_file(code, publisher, relatives);
+                match copy.unwind(&mut code.objects, publisher, relatives) {
+                    Some(stack) if stack.end == UnwindEnd::NoMapping && has_budget => {
+                        let copy = self.wait_for_mappings(process, at_ns, slot, copy);
+                        copy.map(|_| stack)
+                    }
+                    None if has_budget => {
+                        self.copied_bytes += bytes;
+                        self.copies.push((slot, copy));
+                        None
+                    }
+                    None => {
+                        self.losses.dropped_copies += 1;
+                        Some(copy.cut())
+                    }
+                    stack => stack,
+                }
             }
         }
     }
 
-    /// Unwinds a copy of an instant. None where it is kept until it can be unwound.
-    fn unwind_or_keep(
+    /// Lets a stack wait until the mappings of its process are read. Returns it if they were read
+    /// recently.
+    fn wait_for_mappings(
         &mut self,
-        code: &mut LoadedCode,
-        publisher: &mut TablePublisher,
-        relatives: Relatives<'_>,
-        (at_ns, slot): (Nanos, UserStackKey),
-        mut copy: StackCopy,
-    ) -> Option<UserStack> {
-        if self.copied_bytes > SHORTEN_COPIES_BYTES {
-            copy.shorten();
+        process: &mut ProcessStacks,
+        at_ns: Nanos,
+        slot: UserStackKey,
+        copy: StackCopy,
+    ) -> Option<StackCopy> {
+        let (pid, bytes) = (copy.pid, copy.bytes());
+        let unmapped = process.unmapped.get_or_insert_default();
+        let is_first = !unmapped.is_waiting();
+        let refused = unmapped.wait(at_ns, slot, copy);
+        if refused.is_some() {
+            return refused;
         }
-        let bytes = copy.bytes();
-        let has_budget = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
-        let relatives = relatives(copy.pid);
-        copy.report_file(code, publisher, &relatives);
-        match copy.unwind(&mut code.objects, publisher, &relatives) {
-            Some(stack) if stack.end == UnwindEnd::NoMapping && has_budget => {
-                if self.unmapped.wait(at_ns, slot, copy).is_some() {
-                    return Some(stack);
-                }
-                self.copied_bytes += bytes;
-                None
-            }
-            None if has_budget => {
-                self.copied_bytes += bytes;
-                self.copies.push((slot, copy));
-                None
-            }
-            None => {
-                self.losses.dropped_copies += 1;
-                Some(copy.cut())
-            }
-            stack => stack,
+        if is_first {
+            self.unread.push(pid);
         }
+        self.copied_bytes += bytes;
+        None
+    }
+
+    /// The processes whose mappings have to be read now, because stacks have an address in no known
+    /// mapping.
+    pub fn take_unread(&mut self) -> Vec<Pid> {
+        let most = self.unread.len().min(MAX_READS);
+        self.unread.drain(..most).collect()
     }
 
     /// Unwinds the copies whose tables are ready; when `last`, all copies, as far as possible.
@@ -193,10 +197,6 @@ impl StackResolver {
         last: bool,
     ) -> Vec<(UserStackKey, UserStack)> {
         let ready = code.objects.take();
-        if last {
-            let waiting = self.unmapped.close();
-            self.copies.extend(waiting);
-        }
         publisher.tables_ready(&ready);
         if ready.is_empty() && !std::mem::take(&mut self.copies_due) && !last {
             return Vec::new();
@@ -250,19 +250,21 @@ impl StackResolver {
     /// process is gone. Returns whether they hold anything new.
     pub fn mappings_read(
         &mut self,
-        code: &mut LoadedCode,
-        pid: Pid,
+        process: &mut ProcessStacks,
         (began, now_ns): (Nanos, Nanos),
         mappings: Option<Vec<Mapping>>,
     ) -> bool {
-        let (since, waiting) = self.unmapped.was_read(pid);
+        let Some(unmapped) = &mut process.unmapped else {
+            return false;
+        };
+        let (since, waiting) = unmapped.take();
         if mappings.is_none() {
             self.losses.unread_mappings += waiting.len() as u64;
         }
         let found = mappings.unwrap_or_default();
-        let changed = !waiting.is_empty() && code.spaces.discovered(pid, found, began, since);
-        self.unmapped.had_news(pid, now_ns, changed);
-        let mapped = code.mapped_by(pid);
+        let changed = !waiting.is_empty() && process.space.discovered(found, began, since);
+        unmapped.had_news(now_ns, changed);
+        let mapped = process.space.code();
         self.unwind_soon(waiting.into_iter().map(|(slot, copy)| {
             let code = MappedCode::clone(&mapped);
             (slot, StackCopy { code, ..copy })
@@ -270,10 +272,13 @@ impl StackResolver {
         changed
     }
 
-    /// Ends the wait of a process's stacks for mappings: no mappings are read.
-    pub fn stop_waiting(&mut self, pid: Pid) {
-        let waiting = self.unmapped.evict(pid);
-        self.unwind_soon(waiting);
+    /// Ends the wait of a process's stacks for mappings, since it executed another program or is
+    /// gone: no mappings are read.
+    pub fn stop_waiting(&mut self, pid: Pid, process: &mut ProcessStacks) {
+        if let Some(mut unmapped) = process.unmapped.take() {
+            self.unread.retain(|unread| *unread != pid);
+            self.unwind_soon(unmapped.take().1);
+        }
     }
 
     fn unwind_soon(&mut self, copies: impl IntoIterator<Item = (UserStackKey, StackCopy)>) {
@@ -282,9 +287,8 @@ impl StackResolver {
         self.copies_due |= self.copies.len() > before;
     }
 
-    /// The processes with waiting stacks.
+    /// The processes with stacks that wait for tables.
     pub fn awaited(&self) -> impl Iterator<Item = Pid> {
-        let copies = self.copies.iter().map(|(_, copy)| copy.pid);
-        copies.chain(self.unmapped.awaited())
+        self.copies.iter().map(|(_, copy)| copy.pid)
     }
 }

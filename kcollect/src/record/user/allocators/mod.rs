@@ -254,7 +254,13 @@ impl UserSpace {
             if !processes.may_follow(&self.policy, pid) {
                 continue;
             }
-            let mappings = self.code.mapped_by(pid);
+            let mappings: Vec<_> = match processes
+                .get(pid)
+                .and_then(|process| process.stacks.as_ref())
+            {
+                Some(stacks) => stacks.space.mappings().cloned().collect(),
+                None => continue,
+            };
             let mapped = self.mapped_files(processes, pid, &mappings);
             if !mapped.is_empty() {
                 self.allocators.probe(programs, pid, &mapped);
