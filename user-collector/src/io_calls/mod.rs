@@ -2,7 +2,7 @@
 //! names of their descriptors.
 //!
 //! [`calls`] has the calls that are traced. [`descriptors`] follows the descriptors of one process
-//! from call to call. [`tables`] has the processes, some of which share their descriptors. [`look`]
+//! from call to call. [`tables`] has the tables, some of which several processes share. [`look`]
 //! finds the names of others in the process's `/proc`. [`registered`] has the files of `io_uring`
 //! that have no descriptor. [`interrupted`] holds calls that a signal has interrupted. `address`
 //! has the addresses of sockets as text.
@@ -20,4 +20,4 @@ pub use descriptors::Descriptors;
 pub use interrupted::InterruptedCalls;
 pub use look::{DescriptorLookup, ProcLookup, Sockets};
 pub use registered::RegisteredFiles;
-pub use tables::DescriptorTables;
+pub use tables::{DescriptorTables, ProcessDescriptors};

@@ -16,16 +16,16 @@ use super::look::DescriptorLookup;
 /// In place of the number of a parent's table: after an exec the table is never shared.
 const NEVER_SHARED: u64 = u64::MAX;
 
-/// The descriptors of all processes that are traced.
+/// The tables of descriptors of all processes that are traced.
 #[derive(Debug, Default)]
 pub struct DescriptorTables {
-    processes: HashMap<Pid, Process>,
     /// Tables by their numbers.
     tables: HashMap<u64, SharedTable>,
 }
 
+/// The descriptors of a process that is traced.
 #[derive(Debug, Default)]
-struct Process {
+pub struct ProcessDescriptors {
     descriptors: Descriptors,
     /// The numbers of its tables, the one that was used last at the end.
     uses: Vec<u64>,
@@ -41,12 +41,9 @@ struct SharedTable {
 }
 
 impl DescriptorTables {
-    /// Adds a process, which has the descriptors of its parent, or shares them.
-    pub fn forked(&mut self, pid: Pid, parent: Pid) {
-        self.exited(pid);
-        let Some(parent) = self.processes.get(&parent) else {
-            return;
-        };
+    /// The descriptors of a child that a process forks. It has its parent's, or shares them.
+    #[must_use]
+    pub fn fork(&self, parent: &ProcessDescriptors) -> ProcessDescriptors {
         let last = parent.uses.last().copied();
         let table = last.and_then(|number| self.tables.get(&number));
         let first = match (table, last) {
@@ -54,19 +51,15 @@ impl DescriptorTables {
             // It has made no call since it was forked, or executed a program, itself.
             _ => parent.first.clone(),
         };
-        let child = Process {
+        ProcessDescriptors {
             descriptors: parent.descriptors.forked(),
             first,
-            ..Process::default()
-        };
-        self.processes.insert(pid, child);
+            ..ProcessDescriptors::default()
+        }
     }
 
     /// Records that a process executed a program, by which it stops to share its descriptors.
-    pub fn executed(&mut self, pid: Pid) {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return;
-        };
+    pub fn executed(&mut self, pid: Pid, process: &mut ProcessDescriptors) {
         let last = process.uses.last().copied();
         let table = last.and_then(|number| self.tables.get(&number));
         let first = table.map(|shared| (shared.table.clone(), NEVER_SHARED));
@@ -79,11 +72,9 @@ impl DescriptorTables {
         self.not_used(pid, &uses);
     }
 
-    /// Drops a process that exited.
-    pub fn exited(&mut self, pid: Pid) {
-        if let Some(process) = self.processes.remove(&pid) {
-            self.not_used(pid, &process.uses);
-        }
+    /// Drops the descriptors of a process that exited.
+    pub fn exited(&mut self, pid: Pid, process: &ProcessDescriptors) {
+        self.not_used(pid, &process.uses);
     }
 
     fn not_used(&mut self, pid: Pid, numbers: &[u64]) {
@@ -97,31 +88,14 @@ impl DescriptorTables {
         }
     }
 
-    /// Starts another experiment, in which no descriptor has a name yet.
-    pub fn start_experiment(&mut self) {
-        for process in self.processes.values_mut() {
-            process.descriptors.start_experiment();
-        }
-    }
-
-    /// Returns the operations of a call, as [`Descriptors::apply`]. A process that is new has these
-    /// descriptors at first, or those that are looked up.
+    /// Returns the operations of a call of a process, as [`Descriptors::apply`].
     pub fn apply<L: DescriptorLookup>(
         &mut self,
+        process: &mut ProcessDescriptors,
         call: &IoCallRecord,
         look: &mut L,
-        found: Option<Descriptors>,
     ) -> Vec<IoOperation> {
         let pid = Pid(call.header.pid);
-        let process = self.processes.entry(pid).or_insert_with(|| {
-            let mut descriptors = found.unwrap_or_default();
-            let first = Some((std::mem::take(&mut descriptors.table), 0));
-            Process {
-                descriptors,
-                first,
-                ..Process::default()
-            }
-        });
         let last = process.uses.last().copied();
         // A process has no number of its own that an address of the kernel is like.
         let number = match (call.files, last) {
@@ -132,31 +106,7 @@ impl DescriptorTables {
         if last != Some(number) {
             process.uses.retain(|used| *used != number);
             process.uses.push(number);
-            let first = process.first.take();
-            let parents = first.as_ref().is_some_and(|(_, of)| *of == number);
-            let known = self.tables.contains_key(&number);
-            match first {
-                // The number of a table that no longer exists.
-                Some((table, of)) if known && of != 0 && !parents => {
-                    let users = vec![pid];
-                    self.tables.insert(number, SharedTable { table, users });
-                }
-                _ if known => {}
-                Some((table, _)) => {
-                    let users = Vec::new();
-                    self.tables.insert(number, SharedTable { table, users });
-                }
-                // A thread has its own from now on, with what was open before.
-                None => {
-                    let before = last.and_then(|last| self.tables.get(&last));
-                    let table = before.map(|shared| shared.table.clone());
-                    let shared = SharedTable {
-                        table: table.unwrap_or_default(),
-                        users: Vec::new(),
-                    };
-                    self.tables.insert(number, shared);
-                }
-            }
+            self.add(pid, process.first.take(), number, last);
         }
         let shared = self.tables.entry(number).or_default();
         if !shared.users.contains(&pid) {
@@ -166,6 +116,58 @@ impl DescriptorTables {
         let operations = process.descriptors.apply(call, look);
         std::mem::swap(&mut process.descriptors.table, &mut shared.table);
         operations
+    }
+
+    /// Adds the table of this number, if it is new. `last` is the one that the process used before.
+    fn add(
+        &mut self,
+        pid: Pid,
+        first: Option<(DescriptorTable, u64)>,
+        number: u64,
+        last: Option<u64>,
+    ) {
+        let parents = first.as_ref().is_some_and(|(_, of)| *of == number);
+        let known = self.tables.contains_key(&number);
+        let shared = match first {
+            // The number of a table that no longer exists.
+            Some((table, of)) if known && of != 0 && !parents => SharedTable {
+                table,
+                users: vec![pid],
+            },
+            _ if known => return,
+            Some((table, _)) => SharedTable {
+                table,
+                users: Vec::new(),
+            },
+            // A thread has its own from now on, with what was open before.
+            None => {
+                let before = last.and_then(|last| self.tables.get(&last));
+                let table = before.map(|shared| shared.table.clone());
+                SharedTable {
+                    table: table.unwrap_or_default(),
+                    users: Vec::new(),
+                }
+            }
+        };
+        self.tables.insert(number, shared);
+    }
+}
+
+impl ProcessDescriptors {
+    /// The descriptors of a process that is new: these.
+    #[must_use]
+    pub fn new(mut descriptors: Descriptors) -> ProcessDescriptors {
+        let table = std::mem::take(&mut descriptors.table);
+        ProcessDescriptors {
+            descriptors,
+            first: Some((table, 0)),
+            ..ProcessDescriptors::default()
+        }
+    }
+
+    /// Starts another experiment, in which no descriptor has a name yet.
+    pub fn on_rotation(&mut self) {
+        self.descriptors.start_experiment();
     }
 }
 
@@ -200,9 +202,32 @@ mod tests {
         }
     }
 
+    /// Processes with their descriptors.
+    #[derive(Default)]
+    struct Processes {
+        tables: DescriptorTables,
+        processes: BTreeMap<u32, ProcessDescriptors>,
+    }
+
+    impl Processes {
+        fn forked(&mut self, pid: u32, parent: u32) {
+            let child = self.tables.fork(&self.processes[&parent]);
+            self.processes.insert(pid, child);
+        }
+
+        fn executed(&mut self, pid: u32) {
+            let process = self.processes.get_mut(&pid).unwrap();
+            self.tables.executed(Pid(pid), process);
+        }
+
+        fn exited(&mut self, pid: u32) {
+            self.tables.exited(Pid(pid), &self.processes[&pid]);
+        }
+    }
+
     /// Makes a call with a table, and returns the names that it gives to descriptors.
     fn call(
-        tables: &mut DescriptorTables,
+        Processes { tables, processes }: &mut Processes,
         (pid, files): (u32, u64),
         (number, descriptor): (i64, u64),
         path: &[u8],
@@ -224,7 +249,9 @@ mod tests {
             call_site: 1,
             extra: path.into(),
         };
-        let operations = tables.apply(&call, &mut Proc::default(), None);
+        let new = || ProcessDescriptors::new(Descriptors::default());
+        let process = processes.entry(pid).or_insert_with(new);
+        let operations = tables.apply(process, &call, &mut Proc::default());
         let names = operations.iter().filter_map(|one| one.name.as_deref());
         names.map(String::from_utf8_lossy).collect()
     }
@@ -235,52 +262,52 @@ mod tests {
 
     #[test]
     fn processes_that_share_a_table_see_each_others_files() {
-        let mut tables = DescriptorTables::default();
+        let mut processes = Processes::default();
         let (parent, child) = ((7, 0x1000), (8, 0x1000));
-        assert_eq!(call(&mut tables, parent, (OPEN, 3), b"/a"), "/a");
-        tables.forked(Pid(8), Pid(7));
-        assert_eq!(call(&mut tables, child, (READ, 3), b""), "/a");
-        assert_eq!(call(&mut tables, child, (CLOSE, 3), b""), "");
-        assert_eq!(call(&mut tables, child, (OPEN, 3), b"/b"), "/b");
+        assert_eq!(call(&mut processes, parent, (OPEN, 3), b"/a"), "/a");
+        processes.forked(8, 7);
+        assert_eq!(call(&mut processes, child, (READ, 3), b""), "/a");
+        assert_eq!(call(&mut processes, child, (CLOSE, 3), b""), "");
+        assert_eq!(call(&mut processes, child, (OPEN, 3), b"/b"), "/b");
         // Each has an experiment of its own, with the names that it needs.
-        assert_eq!(call(&mut tables, parent, (READ, 3), b""), "/b");
-        assert_eq!(call(&mut tables, parent, (READ, 3), b""), "");
-        assert_eq!(call(&mut tables, child, (READ, 3), b""), "");
+        assert_eq!(call(&mut processes, parent, (READ, 3), b""), "/b");
+        assert_eq!(call(&mut processes, parent, (READ, 3), b""), "");
+        assert_eq!(call(&mut processes, child, (READ, 3), b""), "");
         // The child executes a program, and shares nothing any more.
-        tables.executed(Pid(8));
+        processes.executed(8);
         let child = (8, 0x2000);
-        call(&mut tables, child, (OPEN, 3), b"/c");
-        assert_eq!(call(&mut tables, parent, (READ, 3), b""), "");
-        assert_eq!(call(&mut tables, child, (READ, 3), b""), "");
-        tables.exited(Pid(7));
-        tables.exited(Pid(8));
-        assert!(tables.tables.is_empty() && tables.processes.is_empty());
+        call(&mut processes, child, (OPEN, 3), b"/c");
+        assert_eq!(call(&mut processes, parent, (READ, 3), b""), "");
+        assert_eq!(call(&mut processes, child, (READ, 3), b""), "");
+        processes.exited(7);
+        processes.exited(8);
+        assert!(processes.tables.tables.is_empty());
     }
 
     #[test]
     fn a_forked_process_has_a_copy() {
-        let mut tables = DescriptorTables::default();
-        call(&mut tables, (7, 0x1000), (OPEN, 3), b"/a");
-        tables.forked(Pid(8), Pid(7));
+        let mut processes = Processes::default();
+        call(&mut processes, (7, 0x1000), (OPEN, 3), b"/a");
+        processes.forked(8, 7);
         // One that makes no call passes them on.
-        tables.forked(Pid(9), Pid(8));
-        call(&mut tables, (7, 0x1000), (OPEN, 3), b"/b");
-        assert_eq!(call(&mut tables, (8, 0x2000), (READ, 3), b""), "/a");
-        assert_eq!(call(&mut tables, (9, 0x3000), (READ, 3), b""), "/a");
+        processes.forked(9, 8);
+        call(&mut processes, (7, 0x1000), (OPEN, 3), b"/b");
+        assert_eq!(call(&mut processes, (8, 0x2000), (READ, 3), b""), "/a");
+        assert_eq!(call(&mut processes, (9, 0x3000), (READ, 3), b""), "/a");
         // Its address is used again, before its exit is known.
-        tables.forked(Pid(10), Pid(7));
-        assert_eq!(call(&mut tables, (10, 0x3000), (READ, 3), b""), "/b");
+        processes.forked(10, 7);
+        assert_eq!(call(&mut processes, (10, 0x3000), (READ, 3), b""), "/b");
     }
 
     #[test]
     fn a_thread_with_its_own_table_has_what_was_open() {
-        let mut tables = DescriptorTables::default();
-        call(&mut tables, (7, 0x1000), (OPEN, 3), b"/a");
-        call(&mut tables, (7, 0x2000), (CLOSE, 3), b"");
-        call(&mut tables, (7, 0x2000), (OPEN, 3), b"/b");
-        assert_eq!(call(&mut tables, (7, 0x1000), (READ, 3), b""), "/a");
-        assert_eq!(call(&mut tables, (7, 0x2000), (READ, 3), b""), "/b");
+        let mut processes = Processes::default();
+        call(&mut processes, (7, 0x1000), (OPEN, 3), b"/a");
+        call(&mut processes, (7, 0x2000), (CLOSE, 3), b"");
+        call(&mut processes, (7, 0x2000), (OPEN, 3), b"/b");
+        assert_eq!(call(&mut processes, (7, 0x1000), (READ, 3), b""), "/a");
+        assert_eq!(call(&mut processes, (7, 0x2000), (READ, 3), b""), "/b");
         // Of a call without a number it is the one that was used last.
-        assert_eq!(call(&mut tables, (7, 0), (READ, 3), b""), "");
+        assert_eq!(call(&mut processes, (7, 0), (READ, 3), b""), "");
     }
 }

@@ -3,6 +3,8 @@
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use user_collector::follow::{Candidate, FollowPolicy, FollowState};
+use user_collector::io_calls::ProcessDescriptors;
+use user_collector::memory::Memory;
 use user_collector::process::{ExitFacts, ParentMap, ProcessInstance};
 use user_collector::space::AddressSpace;
 
@@ -32,6 +34,10 @@ pub struct Process {
     pub follow: FollowState,
     /// What its user stacks need. `None` if nothing is known, or if no process can be followed.
     pub stacks: Option<Box<ProcessStacks>>,
+    /// Its descriptors, once a call of it was traced (`-i`).
+    pub descriptors: Option<Box<ProcessDescriptors>>,
+    /// The memory that it may use, once a call that changes it was traced (`-H growth`).
+    pub memory: Option<Box<Memory>>,
     /// What it did in user space. `None` if nothing yet, if its experiment is closed, or if no
     /// process can be followed.
     pub tracked: Option<Box<TrackedProcess>>,
@@ -97,6 +103,8 @@ impl Process {
             life: Life::Alive,
             follow: FollowState::default(),
             stacks: None,
+            descriptors: None,
+            memory: None,
             tracked: None,
         }
     }
@@ -263,6 +271,9 @@ impl Process {
     pub fn on_rotation(&mut self, at_ns: Nanos) {
         if let Some(space) = self.space_mut() {
             space.on_rotation(at_ns);
+        }
+        if let Some(descriptors) = &mut self.descriptors {
+            descriptors.on_rotation();
         }
         if let Some(tracked) = &mut self.tracked {
             tracked.first = None;

@@ -304,7 +304,6 @@ impl UserSpace {
         self.resolver.losses = StackLosses::default();
         self.resolver.unwound = UnwindCounts::default();
         self.join.on_rotation();
-        self.traced.on_rotation();
         self.allocators.on_rotation();
     }
 

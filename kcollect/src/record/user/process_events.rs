@@ -24,8 +24,8 @@ impl UserSpace {
     pub fn forked(&mut self, processes: &mut Processes, (pid, parent): (Pid, Pid), at_ns: Nanos) {
         if let Some(previous) = processes.get_mut(pid) {
             self.stop_waiting(previous);
+            self.traced.exited(previous);
         }
-        self.traced.forked(pid, parent);
         self.allocators.forked(pid, parent);
         self.publisher.changed(pid);
         let makes_code = processes.get_mut(parent).is_some_and(|parent| {
@@ -44,7 +44,11 @@ impl UserSpace {
         } else {
             Vec::new()
         };
+        let descriptors = processes
+            .get(parent)
+            .and_then(|parent| self.traced.fork(parent));
         let child = processes.forked(pid, parent, at_ns);
+        child.descriptors = descriptors;
         child.tracked = Some(Box::new(TrackedProcess {
             chosen: follow_child || self.policy.names_pid(pid),
             forked_ns: Some(at_ns),
@@ -63,10 +67,10 @@ impl UserSpace {
     ) {
         self.memory_ends(router, processes, (pid, name), at_ns);
         self.blocks_end(router, processes, (pid, name), at_ns);
-        self.traced.executed(pid);
         self.allocators.executed(pid);
         self.publisher.changed(pid);
         let process = processes.known(pid);
+        self.traced.executed(process);
         process.stacks.get_or_insert_default();
         self.stop_waiting(process);
         self.policy.executed(pid, &mut process.follow);
@@ -149,7 +153,7 @@ impl UserSpace {
         if process.tracked.is_some() {
             router.exited(process, at_ns, &mut self.code);
         }
-        self.traced.exited(pid);
+        self.traced.exited(process);
         self.allocators.exited(pid);
     }
 

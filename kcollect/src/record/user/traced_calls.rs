@@ -1,7 +1,6 @@
 //! System calls that do I/O (`-i`) or change memory (`-H growth`), of the processes that are
 //! traced.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bpf_abi::layout::CallTable;
@@ -13,25 +12,25 @@ use experiment_format::units::Nanos;
 use host::load::STARTER_NAME;
 use user_collector::io_calls::calls::call_of;
 use user_collector::io_calls::{
-    DescriptorTables, Descriptors, InterruptedCalls, ProcLookup, RegisteredFiles, Sockets,
+    DescriptorTables, Descriptors, InterruptedCalls, ProcLookup, ProcessDescriptors,
+    RegisteredFiles, Sockets,
 };
-use user_collector::memory::Memory;
 use user_collector::process::ProcessInstance;
 
 use super::UserSpace;
 use crate::record::activity::{
     ActivityKind, IoCallEvent, ThreadActivity, ThreadEvent, TypedHeader,
 };
-use crate::record::processes::Processes;
+use crate::record::processes::{Process, Processes};
 use crate::record::route::Router;
 
-/// The descriptors and memory of the processes whose calls are traced.
+/// What the calls of all traced processes have in common: tables of descriptors that they share,
+/// names of sockets and files, and interrupted calls.
 #[derive(Debug, Default)]
 pub(super) struct TracedProcesses {
-    descriptors: DescriptorTables,
+    tables: DescriptorTables,
     sockets: Sockets,
     files: RegisteredFiles,
-    memory: HashMap<Pid, Memory>,
     interrupted: InterruptedCalls,
     /// The load until it executes its program: what it does before is kcollect's own.
     load: Option<Pid>,
@@ -53,33 +52,33 @@ impl TracedProcesses {
     }
 
     /// Records that a process executed a program.
-    pub(super) fn executed(&mut self, pid: Pid) {
+    pub(super) fn executed(&mut self, process: &mut Process) {
+        let pid = process.pid();
         self.load = self.load.filter(|load| *load != pid);
-        self.descriptors.executed(pid);
+        if let Some(descriptors) = &mut process.descriptors {
+            self.tables.executed(pid, descriptors);
+        }
     }
 
-    /// Adds a process, which has the descriptors of its parent.
-    pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
-        self.memory.remove(&pid);
-        self.descriptors.forked(pid, parent);
+    /// Returns the descriptors of a child that a process forks.
+    pub(super) fn fork(&self, parent: &Process) -> Option<Box<ProcessDescriptors>> {
+        let descriptors = parent.descriptors.as_ref();
+        descriptors.map(|parent| Box::new(self.tables.fork(parent)))
     }
 
-    /// Drops a process that exited.
-    pub(super) fn exited(&mut self, pid: Pid) {
-        self.descriptors.exited(pid);
-        self.memory.remove(&pid);
+    /// Drops the descriptors and the memory of a process that exited.
+    pub(super) fn exited(&mut self, process: &mut Process) {
+        if let Some(descriptors) = process.descriptors.take() {
+            self.tables.exited(process.pid(), &descriptors);
+        }
+        process.memory = None;
     }
 
-    /// Begins another experiment, in which no descriptor has a name yet.
-    pub(super) fn on_rotation(&mut self) {
-        self.descriptors.start_experiment();
-    }
-
-    /// What a call did, as events of its thread with their times.
-    fn apply(&mut self, call: &IoCallRecord) -> Vec<(Nanos, ThreadEvent)> {
+    /// What a call of a process did, as events of its thread with their times.
+    fn apply(&mut self, process: &mut Process, call: &IoCallRecord) -> Vec<(Nanos, ThreadEvent)> {
         let (pid, call_site) = (call.header.pid(), call.call_site);
         if let Some(Action::Memory(what)) = call_of(call.call, call.table).map(|call| call.action) {
-            let changes = self.memory.entry(pid).or_default().apply(what, call);
+            let changes = process.memory.get_or_insert_default().apply(what, call);
             let event = |change| {
                 (
                     call.header.time_ns(),
@@ -89,14 +88,19 @@ impl TracedProcesses {
             return changes.into_iter().map(event).collect();
         }
         let (sockets, files) = (&mut self.sockets, &self.files);
-        let inherits = self.inherits.take_if(|load| *load == pid);
-        let found = inherits.map(|_| {
-            let ours = Pid(std::process::id());
-            let look = &mut ProcLookup::new(ours, Tid(ours.0), sockets, files);
-            Descriptors::inherited(look)
+        let inherits = self.inherits.take_if(|load| *load == pid).is_some();
+        let descriptors = process.descriptors.get_or_insert_with(|| {
+            let found = if inherits {
+                let ours = Pid(std::process::id());
+                let look = &mut ProcLookup::new(ours, Tid(ours.0), sockets, files);
+                Descriptors::inherited(look)
+            } else {
+                Descriptors::default()
+            };
+            Box::new(ProcessDescriptors::new(found))
         });
         let look = &mut ProcLookup::new(pid, call.header.tid(), sockets, files);
-        let operations = self.descriptors.apply(call, look, found);
+        let operations = self.tables.apply(descriptors, call, look);
         let event = |operation: IoOperation| {
             let at_ns = operation.ended_ns;
             let call = Box::new(IoCallEvent {
@@ -181,8 +185,9 @@ impl UserSpace {
 
     fn ended_call(&mut self, router: &mut Router, processes: &mut Processes, call: &IoCallRecord) {
         let pid = call.header.pid();
-        let instance = processes.known(pid).instance;
-        for (time_ns, event) in self.traced.apply(call) {
+        let process = processes.known(pid);
+        let instance = process.instance;
+        for (time_ns, event) in self.traced.apply(process, call) {
             let header = RecordHeader {
                 time_ns: time_ns.0,
                 ..call.header
@@ -223,10 +228,13 @@ impl UserSpace {
         (pid, name): (Pid, &[u8]),
         at_ns: Nanos,
     ) {
-        let Some(mut memory) = self.traced.memory.remove(&pid) else {
+        let Some(process) = processes.get_mut(pid) else {
             return;
         };
-        let instance = processes.known(pid).instance;
+        let (instance, memory) = (process.instance, process.memory.take());
+        let Some(mut memory) = memory else {
+            return;
+        };
         let header = header_of(pid, name, at_ns);
         for change in memory.executed() {
             let event = ThreadEvent::Memory {
