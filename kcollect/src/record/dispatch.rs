@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bpf::Programs;
-use bpf_abi::{Record, UserReturnRecord};
+use bpf_abi::{Record, RecordHeader, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::log::LAST_SAMPLE;
@@ -127,7 +127,6 @@ impl Dispatcher {
 
     fn record(&mut self, record: Record) {
         let failed = self.router.failed.is_some() || self.router.is_full();
-        let instance = self.instance_of(&record);
         let (router, processes) = (&mut self.router, &mut self.processes);
         match (record, &mut self.user) {
             (Record::Tick(tick), _) if failed => self.not_written += Ticks(tick.ticks.into()),
@@ -138,7 +137,8 @@ impl Dispatcher {
                 }
             }
             (_, _) if failed => {}
-            (Record::Tick(tick), _) => {
+            (Record::Tick(tick), user) => {
+                let instance = instance_of(processes, &tick.header, user.is_some());
                 let tick = self.decoder.tick(tick);
                 if let Err(error) = router.cpu_tick(processes, &tick) {
                     self.not_written += tick.ticks + tick.stolen;
@@ -147,7 +147,8 @@ impl Dispatcher {
                 tick.intervals(instance)
                     .for_each(|part| self.activity(part));
             }
-            (Record::OffCpu(record), _) => {
+            (Record::OffCpu(record), user) => {
+                let instance = instance_of(processes, &record.header, user.is_some());
                 let off_cpu = self.decoder.off_cpu(record, instance);
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
@@ -155,14 +156,16 @@ impl Dispatcher {
                     .filter(|part| part.ticks() > Ticks::ZERO)
                     .for_each(|part| self.activity(part));
             }
-            (Record::Overflow(record), _) => {
+            (Record::Overflow(record), user) => {
+                let instance = instance_of(processes, &record.header, user.is_some());
                 let overflow = self.decoder.overflow(record, instance);
                 if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
                     return router.note(Err(error));
                 }
                 self.activity(overflow.thread);
             }
-            (Record::LockWait(record), _) => {
+            (Record::LockWait(record), user) => {
+                let instance = instance_of(processes, &record.header, user.is_some());
                 let wait = self.decoder.lock_wait(record, instance);
                 self.activity(wait);
             }
@@ -187,17 +190,6 @@ impl Dispatcher {
         }
     }
 
-    /// Returns the process of a record. One that may be followed is known from its first record on,
-    /// whatever else is known of it.
-    fn instance_of(&mut self, record: &Record) -> ProcessInstance {
-        let header = record.header();
-        if self.user.is_some() && header.pid() != Pid(0) && !header.kernel_thread {
-            self.processes.known(header.pid()).instance
-        } else {
-            self.processes.instance_of(header.pid())
-        }
-    }
-
     /// Adds user stacks of later returns to user mode that earlier records wait for.
     pub fn returned(&mut self, returns: &[UserReturnRecord]) {
         if let Some(user) = &mut self.user {
@@ -210,9 +202,8 @@ impl Dispatcher {
     }
 
     fn activity(&mut self, activity: ThreadActivity) {
-        let header = &activity.header;
         match &mut self.user {
-            Some(user) if header.pid() != Pid(0) && !header.kernel_thread => {
+            Some(user) if runs_user_code(&activity.header) => {
                 user.activity(&mut self.router, &mut self.processes, activity);
             }
             _ => self.router.to_founder(&self.processes, &activity),
@@ -223,22 +214,12 @@ impl Dispatcher {
         let (router, processes) = (&mut self.router, &mut self.processes);
         match (event, &mut self.user) {
             (SidebandEvent::Fork { pid, parent }, _) => self.forked(pid, parent, time_ns),
-            (
-                SidebandEvent::Comm {
-                    pid,
-                    name,
-                    exec: true,
-                },
-                Some(user),
-            ) => user.executed(router, processes, (pid, &name), time_ns),
-            (
-                SidebandEvent::Comm {
-                    pid,
-                    name,
-                    exec: true,
-                },
-                None,
-            ) => processes.known(pid).executed(&name, time_ns, false),
+            (SidebandEvent::Comm { pid, name, exec }, Some(user)) if exec => {
+                user.executed(router, processes, (pid, &name), time_ns);
+            }
+            (SidebandEvent::Comm { pid, name, exec }, None) if exec => {
+                processes.known(pid).executed(&name, time_ns, false);
+            }
             (SidebandEvent::Comm { pid, name, .. }, _) => processes.known(pid).renamed(&name),
             (SidebandEvent::Map { pid, mapping }, user) => {
                 let (process, file) = (processes.known(pid), &mapping.file);
@@ -541,6 +522,26 @@ impl Dispatcher {
             .map(|user| user.process_context(&mut self.processes));
         self.router.close(context, stopped_ns)
     }
+}
+
+/// Returns the process of a record. One that may be followed is known from its first record on,
+/// whatever else is known of it.
+fn instance_of(
+    processes: &mut Processes,
+    header: &RecordHeader,
+    may_follow: bool,
+) -> ProcessInstance {
+    if may_follow && runs_user_code(header) {
+        processes.known(header.pid()).instance
+    } else {
+        processes.instance_of(header.pid())
+    }
+}
+
+/// Whether a thread belongs to a process that runs code of its own: not the idle or a kernel
+/// thread.
+fn runs_user_code(header: &RecordHeader) -> bool {
+    header.pid() != Pid(0) && !header.kernel_thread
 }
 
 /// Begins to archive the files of followed processes, into the router's experiment.

@@ -23,38 +23,31 @@ impl UserSpace {
     /// Records that `parent` forked `pid`.
     pub fn forked(&mut self, processes: &mut Processes, (pid, parent): (Pid, Pid), at_ns: Nanos) {
         if let Some(previous) = processes.get_mut(pid) {
-            self.stop_waiting(previous);
             self.traced.exited(previous);
+            self.stop_waiting(previous);
         }
         self.allocators.forked(pid, parent);
         self.publisher.changed(pid);
-        let makes_code = processes.get_mut(parent).is_some_and(|parent| {
-            let mapped = self.code.of_process(parent.space_mut()).areas();
-            mapped.iter().any(|mapping| is_anonymous(&mapping.file))
-        });
-        let known = processes
-            .get(parent)
-            .and_then(|parent| parent.tracked.as_ref());
-        let follow_child = self.policy.descendants() && known.is_some_and(|parent| parent.chosen);
-        let parent_maps = if makes_code {
-            maps_at_fork(
-                parent,
-                known.and_then(|parent| parent.parent_maps.as_deref()),
-            )
-        } else {
-            Vec::new()
-        };
-        let descriptors = processes
-            .get(parent)
-            .and_then(|parent| self.traced.fork(parent));
-        let child = processes.forked(pid, parent, at_ns);
-        child.descriptors = descriptors;
-        child.tracked = Some(Box::new(TrackedProcess {
-            chosen: follow_child || self.policy.names_pid(pid),
+        let mut tracked = TrackedProcess {
+            chosen: self.policy.names_pid(pid),
             forked_ns: Some(at_ns),
-            parent_maps: Some(parent_maps),
+            parent_maps: Some(Vec::new()),
             ..TrackedProcess::default()
-        }));
+        };
+        let mut descriptors = None;
+        if let Some(parent) = processes.get_mut(parent) {
+            tracked.chosen |= self.policy.descendants() && parent.is_chosen();
+            descriptors = self.traced.fork(parent);
+            let mapped = self.code.of_process(parent.space_mut()).areas();
+            if mapped.iter().any(|mapping| is_anonymous(&mapping.file)) {
+                let known = parent.tracked.as_ref();
+                let known = known.and_then(|parent| parent.parent_maps.as_deref());
+                tracked.parent_maps = Some(maps_at_fork(parent.pid(), known));
+            }
+        }
+        let child = processes.forked(pid, parent, at_ns);
+        child.tracked = Some(Box::new(tracked));
+        child.descriptors = descriptors;
     }
 
     /// Records that `pid` executes another program and has its name.
