@@ -22,14 +22,14 @@ use user_collector::follow::FollowRule;
 use user_collector::loaded_code::ArchiveProgress;
 use user_collector::objects::LoadObjects;
 use user_collector::objects::TableCache;
-use user_collector::process::{ProcessInstance, has_living_thread};
+use user_collector::process::has_living_thread;
 
 use super::activity::ThreadActivity;
 use super::archives;
 use super::input::event::{CpuChange, InputEvent};
 use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
-use super::processes::{Process, Processes};
+use super::processes::{Process, Processes, instance_of};
 use super::route::Router;
 use super::user::{BlockSampling, UserSpace};
 use crate::plan::{CpuShare, Plan, Tracing};
@@ -131,16 +131,17 @@ impl Dispatcher {
         match (record, &mut self.user) {
             (Record::Tick(tick), _) if failed => self.not_written += Ticks(tick.ticks.into()),
             (Record::Thread(thread), user) => {
-                router.thread(processes, &thread);
+                router.thread(processes.get(thread.header.pid()), &thread);
                 if let Some(user) = user {
                     user.thread(router, processes, &thread);
                 }
             }
             (_, _) if failed => {}
             (Record::Tick(tick), user) => {
-                let instance = instance_of(processes, &tick.header, user.is_some());
+                let process = process_of(processes, &tick.header, user.is_some());
+                let instance = instance_of(process, tick.header.pid());
                 let tick = self.decoder.tick(tick);
-                if let Err(error) = router.cpu_tick(processes, &tick) {
+                if let Err(error) = router.cpu_tick(process, &tick) {
                     self.not_written += tick.ticks + tick.stolen;
                     return router.note(Err(error));
                 }
@@ -148,7 +149,8 @@ impl Dispatcher {
                     .for_each(|part| self.activity(part));
             }
             (Record::OffCpu(record), user) => {
-                let instance = instance_of(processes, &record.header, user.is_some());
+                let process = process_of(processes, &record.header, user.is_some());
+                let instance = instance_of(process, record.header.pid());
                 let off_cpu = self.decoder.off_cpu(record, instance);
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
@@ -157,15 +159,17 @@ impl Dispatcher {
                     .for_each(|part| self.activity(part));
             }
             (Record::Overflow(record), user) => {
-                let instance = instance_of(processes, &record.header, user.is_some());
+                let process = process_of(processes, &record.header, user.is_some());
+                let instance = instance_of(process, record.header.pid());
                 let overflow = self.decoder.overflow(record, instance);
-                if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
+                if let Err(error) = router.founder.cpu_overflow(process, &overflow) {
                     return router.note(Err(error));
                 }
                 self.activity(overflow.thread);
             }
             (Record::LockWait(record), user) => {
-                let instance = instance_of(processes, &record.header, user.is_some());
+                let process = process_of(processes, &record.header, user.is_some());
+                let instance = instance_of(process, record.header.pid());
                 let wait = self.decoder.lock_wait(record, instance);
                 self.activity(wait);
             }
@@ -526,15 +530,15 @@ impl Dispatcher {
 
 /// Returns the process of a record. One that may be followed is known from its first record on,
 /// whatever else is known of it.
-fn instance_of(
-    processes: &mut Processes,
+fn process_of<'a>(
+    processes: &'a mut Processes,
     header: &RecordHeader,
     may_follow: bool,
-) -> ProcessInstance {
+) -> Option<&'a Process> {
     if may_follow && runs_user_code(header) {
-        processes.known(header.pid()).instance
+        Some(processes.known(header.pid()))
     } else {
-        processes.instance_of(header.pid())
+        processes.get(header.pid())
     }
 }
 

@@ -264,7 +264,8 @@ impl Router {
 
     /// Writes what a thread did into the founder: no subexperiment has it.
     pub fn to_founder(&mut self, processes: &Processes, activity: &ThreadActivity) {
-        let result = self.founder.activity(processes, activity);
+        let process = processes.instance(activity.instance);
+        let result = self.founder.activity(process, activity);
         self.note(result);
     }
 

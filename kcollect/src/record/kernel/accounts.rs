@@ -19,7 +19,7 @@ use super::shown_names::shown_name;
 use super::times::{OnCpuTicks, Times};
 use crate::plan::Target;
 use crate::record::activity::TypedHeader;
-use crate::record::processes::Processes;
+use crate::record::processes::{Process, instance_of};
 
 /// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;
@@ -57,18 +57,14 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Returns the owner of what a thread did just now.
+    /// Returns the owner of what a thread of a process did.
     #[must_use]
-    pub fn of(processes: &Processes, header: &RecordHeader) -> Owner {
-        let process = processes.get(header.pid());
-        let instance = process.map(|process| process.instance);
+    pub fn of(process: Option<&Process>, header: &RecordHeader) -> Owner {
+        let name = process.and_then(|process| process.name.as_deref());
         Owner {
-            instance: instance.unwrap_or(ProcessInstance::unknown(header.pid())),
+            instance: instance_of(process, header.pid()),
             tid: header.tid(),
-            name: shown_name(
-                header.pid(),
-                process.and_then(|process| process.name.as_deref()),
-            ),
+            name: shown_name(header.pid(), name),
         }
     }
 }

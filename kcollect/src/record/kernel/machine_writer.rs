@@ -155,13 +155,12 @@ impl MachineWriter {
         Ok(maps)
     }
 
-    /// Writes a tick of a CPU; `processes` is as it was at the tick's time.
+    /// Writes a tick of a CPU; `process` is as it was at the tick's time.
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<(), Error> {
+    pub fn cpu_tick(&mut self, process: Option<&Process>, tick: &CpuTick) -> Result<(), Error> {
         let header = tick.header;
-        let process = processes.get(header.pid());
         self.name_thread(process, &header)?;
         self.count_stack(&tick.stack);
         if tick.stolen > Ticks::ZERO {
@@ -205,17 +204,16 @@ impl MachineWriter {
         Ok(())
     }
 
-    /// Writes an overflow of a counter on a CPU; `processes` is as it was at its time.
+    /// Writes an overflow of a counter on a CPU; `process` is as it was at its time.
     ///
     /// # Errors
     /// When the experiment can't be written.
     pub fn cpu_overflow(
         &mut self,
-        processes: &Processes,
+        process: Option<&Process>,
         overflow: &CpuOverflow,
     ) -> Result<(), Error> {
         let thread = &overflow.thread;
-        let process = processes.get(thread.header.pid());
         let stack = self.stack(process, &thread.header, &thread.kernel, thread.truncated)?;
         self.name_thread(process, &thread.header)?;
         self.writer
@@ -236,26 +234,26 @@ impl MachineWriter {
         }
     }
 
-    /// Writes what a thread did that no subexperiment holds; `processes` may be of a later time,
+    /// Writes what a thread did that no subexperiment holds; `process` may be of a later time,
     /// when another process has its number.
     ///
     /// # Errors
     /// When the experiment can't be written.
     pub fn activity(
         &mut self,
-        processes: &Processes,
+        process: Option<&Process>,
         activity: &ThreadActivity,
     ) -> Result<(), Error> {
         let header = &activity.header;
         match &activity.kind {
             ActivityKind::Interval(interval) if interval.ticks > Ticks::ZERO => {
-                let stack = self.stack_of(processes, activity)?;
+                let stack = self.stack_of(process, activity)?;
                 self.recorded.thread_packets += 1;
                 self.recorded.thread_ticks += interval.ticks;
                 self.writer.tick(&interval.packet(header, stack))
             }
             ActivityKind::Event(ThreadEvent::Overflow(overflow)) => {
-                let stack = self.stack_of(processes, activity)?;
+                let stack = self.stack_of(process, activity)?;
                 self.writer.counted(&overflow.packet(header, stack))
             }
             // Only followed processes are traced.
@@ -267,10 +265,9 @@ impl MachineWriter {
     /// new.
     fn stack_of(
         &mut self,
-        processes: &Processes,
+        process: Option<&Process>,
         activity: &ThreadActivity,
     ) -> Result<StackUid, Error> {
-        let process = processes.instance(activity.instance);
         let header = &activity.header;
         let stack = self.stack(process, header, &activity.kernel, activity.truncated)?;
         self.name_thread(process, header)?;
@@ -345,7 +342,7 @@ impl MachineWriter {
         })
     }
 
-    /// Drops the frames of processes that are no longer in the table.
+    /// Drops the frames of processes that are gone.
     pub fn evict(&mut self, processes: &Processes) {
         self.frames.evict(processes);
     }

@@ -62,8 +62,7 @@ impl Processes {
     /// Returns the instance that had the number `pid` at the last event.
     #[must_use]
     pub fn instance_of(&self, pid: Pid) -> ProcessInstance {
-        self.get(pid)
-            .map_or(ProcessInstance::unknown(pid), |process| process.instance)
+        instance_of(self.get(pid), pid)
     }
 
     /// Returns the process of an instance, also if another process has its pid by now.
@@ -180,6 +179,12 @@ impl Processes {
             .retain(|_, (since_ns, process)| *since_ns >= at_ns || process.tracked.is_some());
         evicted
     }
+}
+
+/// Returns the instance of the process with a pid, of which nothing may be known.
+#[must_use]
+pub fn instance_of(process: Option<&Process>, pid: Pid) -> ProcessInstance {
+    process.map_or(ProcessInstance::unknown(pid), |process| process.instance)
 }
 
 #[cfg(test)]

@@ -14,32 +14,31 @@ use crate::record::kernel::accounts::{LivingThreads, Owner};
 use crate::record::kernel::code::KernelCode;
 use crate::record::kernel::decode::CpuTick;
 use crate::record::kernel::shown_names::name_of;
-use crate::record::processes::Processes;
+use crate::record::processes::{Process, Processes};
 
 /// How many threads without a last record are named in the log.
 const MAX_UNCLOSED_NAMED: usize = 10;
 
 impl Router {
-    /// Writes a tick of a CPU into the founder, and adds it to the sums; `processes` is as it was
-    /// at the tick's time.
+    /// Writes a tick of a CPU into the founder, and adds it to the sums; `process` is as it was at the tick's time.
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn cpu_tick(&mut self, processes: &Processes, tick: &CpuTick) -> Result<()> {
-        self.founder.cpu_tick(processes, tick)?;
+    pub fn cpu_tick(&mut self, process: Option<&Process>, tick: &CpuTick) -> Result<()> {
+        self.founder.cpu_tick(process, tick)?;
         if let Some(state) = tick.state.filter(|_| tick.ticks > Ticks::ZERO) {
-            let owner = Owner::of(processes, &tick.header);
+            let owner = Owner::of(process, &tick.header);
             self.accounts.tick(owner, state, tick.ticks);
         }
         Ok(())
     }
 
-    /// Adds the exact times of a thread; `processes` is as it was at the record's time.
-    pub fn thread(&mut self, processes: &Processes, thread: &ThreadRecord) {
+    /// Adds the exact times of a thread; `process` is as it was at the record's time.
+    pub fn thread(&mut self, process: Option<&Process>, thread: &ThreadRecord) {
         if !thread.exited {
             return self.accounts.update_living(*thread);
         }
-        let owner = Owner::of(processes, &thread.header);
+        let owner = Owner::of(process, &thread.header);
         let process = owner.name.clone();
         let times = self.accounts.add_exited(owner, thread);
         let result = self.founder.thread_exited(&process, thread, &times);
@@ -63,7 +62,8 @@ impl Router {
         let mut living: Vec<_> = self.last_threads.values().copied().collect();
         living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
         for thread in living {
-            let owner = Owner::of(processes, &thread.header);
+            let process = processes.get(thread.header.pid());
+            let owner = Owner::of(process, &thread.header);
             self.accounts.add_exited(owner, &thread);
         }
     }
