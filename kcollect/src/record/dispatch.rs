@@ -399,7 +399,7 @@ impl Dispatcher {
                 is_recent && living.contains(&process.pid()) || there(process.pid())
             };
             let known_ns = now_ns.saturating_sub(EVICT_INTERVAL_NS);
-            user.close_exited(router, processes, (now_ns, known_ns), lives);
+            user.close_exited(router, processes, known_ns, lives);
         }
         for mut process in processes.evict(long_ago_ns, there) {
             if let Some(user) = &mut self.user {

@@ -36,6 +36,8 @@ use self::header::{group_comments, header};
 use super::activity::{ActivityKind, ThreadActivity, ThreadEvent, TypedHeader};
 use super::kernel::header::Inherited;
 use super::kernel::periodic::{PERIODIC, PeriodicSamples};
+use super::kernel::process_usage::Split;
+use super::kernel::times::Times;
 use super::processes::{FirstRecord, TrackedProcess};
 use super::user_stacks::user_stack::{StackCounts, UserStack};
 
@@ -74,6 +76,8 @@ pub struct ProcessWriter {
     /// The time of the last sample.
     sampled_ns: Nanos,
     periodic: PeriodicSamples,
+    /// Its time on a CPU up to the last sample.
+    split: Split,
     /// The sample of its exit is written.
     sampled_exit: bool,
     unread_at_exit: bool,
@@ -171,6 +175,7 @@ impl ProcessWriter {
             last_ns: Nanos::ZERO,
             sampled_ns: start_ns,
             periodic: PeriodicSamples::default(),
+            split: Split::default(),
             sampled_exit: false,
             unread_at_exit: false,
             flushed_ns: run_ns,
@@ -329,9 +334,10 @@ impl ProcessWriter {
         &mut self,
         at_ns: Nanos,
         label: &str,
-        usage: &UsageRecord,
+        (times, living): &(Times, usize),
         exited_ns: Option<Nanos>,
     ) -> Result<()> {
+        let usage = &self.split.usage(self.start_ns, at_ns, times, *living);
         match exited_ns {
             Some(exited_ns) if usage.threads == 0 => {
                 if std::mem::replace(&mut self.sampled_exit, true) {

@@ -32,7 +32,6 @@ use super::kernel::accounts::{Accounts, LivingThreads};
 use super::kernel::code::KernelCode;
 use super::kernel::header::Inherited;
 use super::kernel::machine_writer::MachineWriter;
-use super::kernel::process_usage::ProcessUsage;
 use super::process_writer::{FollowedProcess, ProcessWriter};
 use super::processes::{Process, Processes};
 use super::user_stacks::user_stack::UserStack;
@@ -121,7 +120,6 @@ pub struct Router {
     pub kernel: KernelCode,
     /// The times and ticks of threads and processes.
     pub accounts: Accounts,
-    usage: ProcessUsage,
     /// The last records of the threads that lived at the end.
     last_threads: LivingThreads,
     /// Number of them whose time since the previous sample is missing: see [`Accounts::unclosed`].
@@ -170,7 +168,6 @@ impl Router {
             inherited,
             kernel,
             accounts: Accounts::new(&plan.targets, plan.limit, beginning.threads),
-            usage: ProcessUsage::new(start_ns),
             last_threads: LivingThreads::default(),
             unclosed_threads: 0,
             outputs: BTreeMap::new(),
@@ -461,7 +458,6 @@ impl Router {
             Some(ProcessOutput::Held(held)) => return self.release(context.processes, held),
             None => return,
         };
-        self.usage.end(instance);
         let process = context.processes.instance(instance);
         let exited = process.and_then(Process::exited_ns);
         let has_its_number = context.processes.has_its_number(instance);

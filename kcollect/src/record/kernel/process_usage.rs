@@ -1,70 +1,37 @@
-//! gprofng's records of resource usage. A sample has one for each followed process.
+//! gprofng's records of resource usage. A sample of a followed process has one.
 
-use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
-use rustc_hash::FxHashMap;
-use user_collector::process::ProcessInstance;
 
-use super::accounts::Accounts;
 use super::times::{OnCpuTicks, Times};
-
-/// The usage records of processes. A process's times never decrease from record to record.
-#[derive(Debug)]
-pub struct ProcessUsage {
-    start_ns: Nanos,
-    splits: FxHashMap<ProcessInstance, Split>,
-}
-
-impl ProcessUsage {
-    /// Returns the state before the first sample. `start_ns` is the experiment's start,
-    /// CLOCK_MONOTONIC nanoseconds.
-    #[must_use]
-    pub fn new(start_ns: Nanos) -> ProcessUsage {
-        ProcessUsage {
-            start_ns,
-            splits: FxHashMap::default(),
-        }
-    }
-
-    /// Returns the records of some processes at an instant up to which `accounts` are complete.
-    pub fn records(
-        &mut self,
-        accounts: &Accounts,
-        at_ns: Nanos,
-        processes: impl Iterator<Item = ProcessInstance>,
-        instance: impl Fn(Pid) -> ProcessInstance,
-    ) -> FxHashMap<ProcessInstance, UsageRecord> {
-        let mut records = FxHashMap::default();
-        for (key, (times, living)) in accounts.of_processes(processes, instance) {
-            let mut states = times.ns;
-            let split = self.splits.entry(key).or_default();
-            for (part, ns) in split.until(&times).into_iter().enumerate() {
-                states[part] = ns;
-            }
-            let usage = usage_record(self.start_ns, at_ns, &times, states, living);
-            records.insert(key, usage);
-        }
-        records
-    }
-
-    /// Drops the state of a process that has no further record.
-    pub fn end(&mut self, process: ProcessInstance) {
-        self.splits.remove(&process);
-    }
-}
 
 /// On-CPU time up to a sample, split by the ticks of each span between two samples. A split by the
 /// ticks of the whole run could make a part smaller than at the sample before.
 #[derive(Debug, Default)]
-pub(super) struct Split {
+pub struct Split {
     on_cpu_ns: Nanos,
     ticks: OnCpuTicks,
     parts_ns: [Nanos; 3],
 }
 
 impl Split {
+    /// Returns the record of a process at an instant. Its times never decrease from record to
+    /// record. `start_ns` is the experiment's start, CLOCK_MONOTONIC nanoseconds.
+    pub fn usage(
+        &mut self,
+        start_ns: Nanos,
+        at_ns: Nanos,
+        times: &Times,
+        living: usize,
+    ) -> UsageRecord {
+        let mut states = times.ns;
+        for (part, ns) in self.until(times).into_iter().enumerate() {
+            states[part] = ns;
+        }
+        usage_record(start_ns, at_ns, times, states, living)
+    }
+
     /// Adds the span up to `times`. Returns user, system and trap nanoseconds since the start.
     pub(super) fn until(&mut self, times: &Times) -> [Nanos; 3] {
         let on_cpu_ns = times.ns[Microstate::User.number() as usize];

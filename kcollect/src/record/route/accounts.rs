@@ -4,8 +4,6 @@
 use bpf_abi::ThreadRecord;
 use experiment_format::Result;
 use experiment_format::units::{Nanos, Ticks};
-use experiment_format::usage::UsageRecord;
-use rustc_hash::FxHashMap;
 use user_collector::process::ProcessInstance;
 
 use super::Router;
@@ -20,7 +18,8 @@ use crate::record::processes::{Process, Processes};
 const MAX_UNCLOSED_NAMED: usize = 10;
 
 impl Router {
-    /// Writes a tick of a CPU into the founder, and adds it to the sums; `process` is as it was at the tick's time.
+    /// Writes a tick of a CPU into the founder, and adds it to the sums; `process` is as it was at
+    /// the tick's time.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -105,14 +104,15 @@ impl Router {
 
     /// Writes the same sample of each followed process.
     pub fn sample_followed(&mut self, processes: &Processes, (at_ns, label): (Nanos, &str)) {
+        let instance = |pid| processes.instance_of(pid);
         let outputs = self.outputs.iter();
         let open = outputs.filter(|(_, output)| output.writer().is_some());
-        let open: Vec<_> = open.map(|(instance, _)| *instance).collect();
-        let usage = self.usage_of(&open, processes, at_ns);
+        let open = open.map(|(instance, _)| *instance);
+        let times = self.accounts.of_processes(open, instance);
         self.each(
-            |instance, writer| match (processes.instance(instance), usage.get(&instance)) {
-                (Some(process), Some(usage)) => {
-                    writer.sample(at_ns, label, usage, process.exited_ns())
+            |instance, writer| match (processes.instance(instance), times.get(&instance)) {
+                (Some(process), Some(times)) => {
+                    writer.sample(at_ns, label, times, process.exited_ns())
                 }
                 _ => Ok(()),
             },
@@ -120,45 +120,23 @@ impl Router {
     }
 
     /// Writes the last samples of processes that have exited, unless they are already written.
-    pub fn sample_exits(
-        &mut self,
-        processes: &Processes,
-        instances: impl Iterator<Item = ProcessInstance>,
-        now_ns: Nanos,
-    ) {
-        let unsampled = |instance: &ProcessInstance| {
-            let writer = self.writer(*instance);
+    pub fn sample_exits(&mut self, processes: &Processes, instances: &[ProcessInstance]) {
+        let unsampled = |instance: &&ProcessInstance| {
+            let writer = self.writer(**instance);
             writer.is_some_and(|writer| !writer.sampled_exit())
         };
-        let instances: Vec<ProcessInstance> = instances.filter(unsampled).collect();
-        if instances.is_empty() {
+        let unsampled: Vec<_> = instances.iter().filter(unsampled).copied().collect();
+        if unsampled.is_empty() {
             return;
         }
-        let usage = self.usage_of(&instances, processes, now_ns);
-        for instance in instances {
-            if let Some(process) = processes.instance(instance)
-                && let Some(usage) = usage.get(&instance)
-            {
+        let instance = |pid| processes.instance_of(pid);
+        for (instance, (times, _)) in self.accounts.of_processes(unsampled.into_iter(), instance) {
+            if let Some(process) = processes.instance(instance) {
                 let at = process.exited_ns().unwrap_or(Nanos::ZERO);
-                let usage = UsageRecord {
-                    threads: 0,
-                    ..usage.clone()
-                };
                 self.with(instance, |experiment| {
-                    experiment.sample(at, "exit", &usage, Some(at))
+                    experiment.sample(at, "exit", &(times, 0), Some(at))
                 });
             }
         }
-    }
-
-    fn usage_of(
-        &mut self,
-        wanted: &[ProcessInstance],
-        processes: &Processes,
-        at_ns: Nanos,
-    ) -> FxHashMap<ProcessInstance, UsageRecord> {
-        let instance = |pid| processes.instance_of(pid);
-        let wanted = wanted.iter().copied();
-        self.usage.records(&self.accounts, at_ns, wanted, instance)
     }
 }

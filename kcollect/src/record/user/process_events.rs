@@ -157,7 +157,7 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &mut Processes,
-        (now_ns, known_ns): (Nanos, Nanos),
+        known_ns: Nanos,
         lives: impl Fn(&Process) -> bool,
     ) {
         let awaited: HashSet<Pid> = self.resolver.awaited().collect();
@@ -176,7 +176,7 @@ impl UserSpace {
         for instance in &over {
             router.begin_if_due(&mut self.process_context(processes), *instance, Nanos::MAX);
         }
-        router.sample_exits(processes, over.iter().copied(), now_ns);
+        router.sample_exits(processes, &over);
         for instance in over {
             let process = processes.instance(instance);
             let exited_ns = process.and_then(Process::exited_ns).unwrap_or(Nanos::ZERO);
