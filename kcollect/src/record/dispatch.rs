@@ -96,6 +96,8 @@ impl Dispatcher {
                 mappings,
             } => {
                 let process = self.processes.known(pid);
+                // Only the rule of followed processes needs the program.
+                let executable = executable.filter(|_| self.user.is_some());
                 process.found(&name, executable.as_deref());
                 if let Some(user) = &mut self.user {
                     user.found(process, mappings, self.router.founder.start_ns());

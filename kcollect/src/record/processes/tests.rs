@@ -1,6 +1,10 @@
 //! Processes, with their lives as lines of events.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
+use user_collector::follow::{Follow, FollowRule};
+use user_collector::space::{FileIdentity, MappedFile};
 
 use super::*;
 
@@ -8,9 +12,23 @@ fn name(processes: &Processes, pid: Pid) -> Option<&str> {
     std::str::from_utf8(processes.get(pid)?.name.as_deref()?).ok()
 }
 
+/// A mapping of a file, at an address of its own.
+fn mapping(path: &[u8], index: u64) -> Mapping {
+    Mapping {
+        start: 0x1000 * index,
+        end: 0x1000 * index + 0x1000,
+        offset: 0,
+        file: Arc::new(MappedFile {
+            path: path.into(),
+            build_id: Box::default(),
+            identity: FileIdentity::default(),
+        }),
+    }
+}
+
 /// A process's life as a line of events: `pid+parent` fork, `pid=name` rename, `pid!name` exec,
-/// `pid-` exit, `pid?name` found by the snapshot, `pid:path` mapping; `pid>name` asserts. The time
-/// of an event is its position.
+/// `pid-` exit, `pid?name` found by the snapshot, `pid:path` mapping;
+/// `pid>name` asserts. The time of an event is its position.
 fn replay(line: &str) -> Processes {
     let mut processes = Processes::default();
     for (at, event) in line.split_whitespace().enumerate() {
@@ -26,7 +44,12 @@ fn replay(line: &str) -> Processes {
             "!" => processes.known(pid).executed(bytes, at_ns, false),
             "-" => processes.known(pid).exited(at_ns),
             "?" => processes.known(pid).found(bytes, None),
-            ":" => processes.known(pid).mapped(bytes, &[0xab]),
+            ":" => {
+                let process = processes.known(pid);
+                process.mapped(bytes, &[0xab]);
+                let mapping = mapping(bytes, at as u64);
+                process.stacks_mut().space.mapped(mapping, at_ns);
+            }
             ">" => assert_eq!(
                 name(&processes, pid).unwrap_or("unnamed"),
                 rest,
@@ -118,6 +141,54 @@ fn the_first_mapping_after_an_exec_is_the_program() {
     let execs = "7?sh 9+7 9:/lib/early.so 9!true 9:/bin/true 9:/lib/ld.so";
     assert_eq!(&*program(execs), b"/bin/true");
     assert_eq!(&*program("7!sh 7:/bin/sh 9+7"), b"/bin/sh");
+}
+
+#[test]
+fn a_child_has_its_parents_mappings_until_it_execs() {
+    let mapped = |line, pid| {
+        let processes = replay(line);
+        let mappings = processes.mappings().filter(|(of, _)| *of == Pid(pid));
+        let paths = mappings.map(|(_, mapping)| String::from_utf8_lossy(&mapping.file.path));
+        paths.map(|path| path.into_owned()).collect::<Vec<_>>()
+    };
+    let line = "7!sh 7:/bin/sh 9+7 7:/lib/late.so 9:/lib/own.so";
+    assert_eq!(mapped(line, 9), ["/bin/sh", "/lib/own.so"]);
+    assert_eq!(mapped(line, 7), ["/bin/sh", "/lib/late.so"]);
+    assert_eq!(mapped("7!sh 7:/bin/sh 9+7 9!true", 9), [""; 0]);
+    assert_eq!(
+        mapped("7!sh 7:/bin/sh 9+7 9!true 9:/bin/true", 9),
+        ["/bin/true"]
+    );
+    // One that has its number no more has its own mappings still.
+    assert_eq!(
+        mapped("7!sh 7:/bin/sh 9+7 9+8 9:/lib/own.so", 9),
+        ["/lib/own.so", "/bin/sh"]
+    );
+}
+
+#[test]
+fn processes_descend_from_the_load() {
+    let mut policy = FollowPolicy::new(FollowRule {
+        follow: Follow::On,
+        pids: Vec::new(),
+        descendants: true,
+    });
+    policy.add_load(Pid(7));
+    let mut processes = replay("1?kcollect 7+1 8+1");
+    let executes = |processes: &mut Processes, policy: &mut FollowPolicy, pid| {
+        policy.executed(pid, &mut processes.known(pid).follow);
+    };
+    let descent = |processes: &Processes, pid| processes.get(Pid(pid))?.follow.descent();
+    executes(&mut processes, &mut policy, Pid(7));
+    assert_eq!(descent(&processes, 7), None);
+    processes.forked(Pid(9), Pid(7), Nanos(1));
+    executes(&mut processes, &mut policy, Pid(9));
+    processes.forked(Pid(10), Pid(9), Nanos(2));
+    processes.forked(Pid(11), Pid(8), Nanos(3));
+    assert_eq!(descent(&processes, 9).as_deref(), Some("_f1_x1"));
+    assert_eq!(descent(&processes, 10).as_deref(), Some("_f1_x1_f1"));
+    assert_eq!(descent(&processes, 11), None);
+    assert!(processes.may_follow(&policy, Pid(7)));
 }
 
 #[test]

@@ -439,10 +439,15 @@ impl UserSpace {
     /// Opens the files that are mapped by processes which may be followed, so that their tables are
     /// built.
     fn open_mapped(&mut self, processes: &Processes) {
-        for (pid, mapping) in processes.mappings() {
-            if processes.may_follow(&self.policy, pid) {
-                let relatives = processes.relatives(pid);
-                self.code.objects.object_of(pid, &relatives, mapping);
+        for process in processes.iter() {
+            if let Some(stacks) = &process.stacks
+                && process.may_be_followed(&self.policy)
+            {
+                let relatives = processes.relatives(process.pid());
+                for mapping in stacks.space.mappings() {
+                    let pid = process.pid();
+                    self.code.objects.object_of(pid, &relatives, mapping);
+                }
             }
         }
     }
