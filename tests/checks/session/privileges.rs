@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -79,7 +80,11 @@ fn starts_load(pid: Pid) -> bool {
 fn holds(pid: Pid, expected: u64) -> Result<()> {
     let mut threads = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let status = fs::read_to_string(entry?.path().join("status"))?;
+        let status = match fs::read_to_string(entry?.path().join("status")) {
+            // It has ended since the directory was read.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            status => status?,
+        };
         for name in ["CapEff:", "CapPrm:"] {
             let held = set(&status, name)?;
             ensure!(held == expected, "{expected:x} is needed: {status}");

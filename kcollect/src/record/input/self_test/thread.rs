@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 256 << 10;
 /// Pages that are touched first in user mode.
 const FRESH_PAGES: usize = 8;
 
-/// Tries to wait in a futex.
+/// Tries to sleep, and to wait in a futex.
 const MAX_WAITS: u32 = 10;
 
 /// How long the thread does each thing.
@@ -117,7 +117,9 @@ fn run(phases: Phases) -> io::Result<Known> {
     spin(phases.system, || {
         std::hint::black_box(getppid());
     });
-    let slept = timed(|| thread::sleep(phases.sleep));
+    let mut sleep = Ok(());
+    let slept = timed(|| sleep = sleep_undisturbed(phases.sleep));
+    sleep?;
     let mut wait = Ok(());
     let waited = timed(|| wait = wait_in_futex(phases.lock));
     wait?;
@@ -151,6 +153,19 @@ fn spin(length: Duration, mut action: impl FnMut()) {
             action();
         }
     }
+}
+
+/// Sleeps. On a busy machine the thread may be preempted once the kernel knows when the sleep ends,
+/// and before it begins, so that most of it is a wait for a CPU: then it tries again.
+fn sleep_undisturbed(length: Duration) -> io::Result<()> {
+    for _ in 0..MAX_WAITS {
+        let before = getrusage(UsageWho::RUSAGE_THREAD)?.involuntary_context_switches();
+        thread::sleep(length);
+        if getrusage(UsageWho::RUSAGE_THREAD)?.involuntary_context_switches() == before {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Waits for a condition that never comes true. On a busy machine the thread may be preempted just
