@@ -18,7 +18,7 @@ DIST := $(abspath $(TARGET))/dist
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
-	@echo 'make test-fast PACKAGE=bpf, or any other package: its tests that need no root (under a minute after a change)'
+	@echo 'make test-fast PACKAGE=kcollect-bpf, or any other package: its tests that need no root (under a minute after a change)'
 	@echo 'make test-kernels build it, record and check workloads on the oldest and the newest Linux of Debian, in qemu (no root, minutes); ALL=1: on five kernels'
 	@echo 'make check-btf BTF=FILE  print what the BPF programs would not find in a kernel with these types (seconds, no root)'
 	@echo 'make bench   build it, measure its cost to other programs, next to other profilers (as root, minutes)'
@@ -90,7 +90,7 @@ test-kernels: build
 BTF ?= /sys/kernel/btf/vmlinux
 check-btf: rust
 	@scripts/packages.sh build
-	@cargo run -q --locked -p bpf --example kernel-types -- check $(BTF)
+	@cargo run -q --locked -p kcollect-bpf --example kernel-types -- check $(BTF)
 
 bench: build
 	@scripts/packages.sh bench

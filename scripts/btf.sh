@@ -77,5 +77,5 @@ for name in "$@"; do
     (cd "$work/new" && apt apt-get download "$package:$architecture")
     dpkg-deb --fsys-tarfile "$work/new/$package"_*.deb | tar -x -C "$work/new" --wildcards '*/vmlinuz*'
     unpack "$(find "$work/new" -name 'vmlinuz*' -type f)" "$work/new/vmlinux" "$architecture"
-    cargo run -q --locked -p bpf --example kernel-types -- reduce "$work/new/vmlinux" "$types/$name.btf"
+    cargo run -q --locked -p kcollect-bpf --example kernel-types -- reduce "$work/new/vmlinux" "$types/$name.btf"
 done
