@@ -162,7 +162,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "load",
                 "recording",
                 "clocks",
-                "kcollect-counters",
+                "counters",
                 "cpu_stats",
                 "allocations",
                 "capture",
