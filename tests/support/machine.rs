@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use experiment_format::ids::Pid;
@@ -95,11 +96,13 @@ thread_local! {
 #[derive(Debug)]
 struct Lock {
     _file: Flock<File>,
+    since: Instant,
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         LOCKS.set(LOCKS.get() - 1);
+        disturbance::took(self.since.elapsed());
     }
 }
 
@@ -126,7 +129,10 @@ fn lock_machine(kind: FlockArg) -> Result<Lock> {
     let _queue = lock("kcollect-checks.queue", FlockArg::LockExclusive)?;
     let file = lock("kcollect-checks.lock", kind)?;
     LOCKS.set(LOCKS.get() + 1);
-    Ok(Lock { _file: file })
+    Ok(Lock {
+        _file: file,
+        since: Instant::now(),
+    })
 }
 
 /// Locks a file. It blocks and does not poll, so that a running check is not disturbed. Each

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -165,12 +165,18 @@ impl Outcome {
 }
 
 /// The environment variable with the path of the file to which outcomes are appended, one a line:
-/// outcome, check and reason between tabs. `scripts/outcomes.sh` counts them.
+/// outcome, check and reason between tabs, or `took`, check and seconds. `scripts/outcomes.sh` counts
+/// them.
 const OUTCOMES: &str = "KCOLLECT_OUTCOMES";
 
 /// Notes that a check was not made because this machine does not have what it needs.
 pub fn not_judged(why: impl fmt::Display) {
     note(Outcome::Impossible, format_args!("{why}"));
+}
+
+/// Keeps how long a check had the machine, alone or with others.
+pub(super) fn took(time: Duration) {
+    keep("took", &format!("{:.1}", time.as_secs_f64()));
 }
 
 /// Prints and keeps the outcome of a check. The test harness keeps back what a passing test prints
@@ -184,9 +190,16 @@ fn note(outcome: Outcome, why: fmt::Arguments<'_>) {
         // Standard error is closed: there is nowhere to print to.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
+    keep(outcome.name(), &why.to_string());
+}
+
+/// Appends a line on the current check to the file of outcomes, if there is one.
+fn keep(what: &str, text: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a check");
     if let Some(path) = std::env::var_os(OUTCOMES).filter(|path| !path.is_empty()) {
-        let why = why.to_string().replace(['\n', '\t'], " ");
-        let line = format!("{}\t{name}\t{why}\n", outcome.name());
+        let text = text.replace(['\n', '\t'], " ");
+        let line = format!("{what}\t{name}\t{text}\n");
         let file = OpenOptions::new().create(true).append(true).open(path);
         // What cannot be written is missing in the list, and was printed.
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
