@@ -121,7 +121,7 @@ pub struct SharedFields {
 pub struct ClockRecord {
     /// What all packets begin with.
     pub shared: SharedFields,
-    /// The number of the state: see [`Microstate`].
+    /// The number of the state: see [`Microstate`](crate::microstate::Microstate).
     pub state: u32,
     /// The number of ticks.
     pub ticks: i32,
