@@ -307,7 +307,13 @@ fn root_a_recording_is_shown() -> Result<()> {
     let truths = Profile::new(&payload);
     for selection in selections(&payload, 11).iter().take(12) {
         let expected = truths.count(selection, true);
-        ensure!(shown.select(selection, true)? == expected, "{selection:?}");
+        let counted = shown.select(selection, true)?;
+        ensure!(
+            counted == expected,
+            "{:?}, not {:?}: {selection:?}",
+            counted.states,
+            expected.states
+        );
     }
     let exact = payload
         .threads

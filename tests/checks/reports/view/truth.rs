@@ -1,5 +1,6 @@
 //! The times that the page should have, tick by tick.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use analysis::view::{PageTick, Payload};
@@ -83,16 +84,23 @@ impl<'a> Profile<'a> {
         let interval = i64::from(payload.interval_us) * 1000;
         let mut last = vec![0; payload.ticks.len()];
         let mut together: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
-        for (index, row) in payload.ticks.iter().enumerate() {
+        // Rows without time are not on the page.
+        let rows = payload.ticks.iter().enumerate();
+        for (index, row) in rows.filter(|(_, row)| row.micros > 0) {
             let key = (row.thread, row.time_ns.0);
             together.entry(key).or_default().push(index);
         }
         for ((_, time), mut rows) in together {
-            // The first is what the thread did last.
-            rows.sort_by_key(|&index| match payload.ticks[index].state {
-                Microstate::User | Microstate::System | Microstate::Trap => 0,
-                Microstate::WaitCpu => 1,
-                _ => 2,
+            // The first is what the thread did last. Of the same kind it is the one of the higher
+            // number, as on the page; which one it was is not known.
+            rows.sort_by_key(|&index| {
+                let state = payload.ticks[index].state;
+                let kind = match state {
+                    Microstate::User | Microstate::System | Microstate::Trap => 0,
+                    Microstate::WaitCpu => 1,
+                    _ => 2,
+                };
+                (kind, Reverse(state.number()))
             });
             let mut passed = time as i64;
             for index in rows {
