@@ -165,8 +165,8 @@ impl Outcome {
 }
 
 /// The environment variable with the path of the file to which outcomes are appended, one a line:
-/// outcome, check and reason between tabs, or `took`, check and seconds. `scripts/outcomes.sh` counts
-/// them.
+/// outcome, check and reason between tabs, or `took`, check and seconds. `scripts/outcomes.sh`
+/// counts them.
 const OUTCOMES: &str = "KCOLLECT_OUTCOMES";
 
 /// Notes that a check was not made because this machine does not have what it needs.
