@@ -141,7 +141,7 @@ impl Symbols {
         };
         let names = elf.plain_content(table.names, "names of symbols")?;
         elf.each_symbol(table.symbols, |symbol| {
-            // A name that is cut is none of those that are looked for.
+            // The limit is longer than any name that we look for.
             let name = is_defined_function(&symbol)
                 .then(|| name_at(&names, symbol.name, functions::MAX_NAME_BYTES + 1));
             let Some(name) = name.flatten() else {

@@ -46,8 +46,8 @@ impl Processes {
         self.by_pid.get_mut(&pid).map(|process| &mut **process)
     }
 
-    /// Returns the process that had the number `pid` at the last event; a new one, of which nothing
-    /// else is known, if there is none.
+    /// Returns the process that had the number `pid` at the last event. Creates one with nothing
+    /// but the number if there is none.
     pub fn known(&mut self, pid: Pid) -> &mut Process {
         let last_instance_number = &mut self.last_instance_number;
         self.by_pid.entry(pid).or_insert_with(|| {
