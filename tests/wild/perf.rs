@@ -3,6 +3,7 @@
 //! the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use experiment_format::address_space::RecordedAddressSpace;
 use experiment_format::functions::Archives;
 use experiment_format::reader::Experiment;
 use experiment_format::units::Nanos;
+use object::{Object, ObjectSection};
 use tempfile::TempDir;
 use tests::experiment::followed::directories;
 use tests::kcollect::record;
@@ -69,13 +71,13 @@ impl Followed {
         })
     }
 
-    /// The names of the function at an address, and of its object.
-    fn names_at(
+    /// What is at an address.
+    fn named_at(
         &self,
         archives: &mut Archives,
         address: u64,
         time: Nanos,
-    ) -> Result<Option<(Vec<String>, String)>> {
+    ) -> Result<Option<Named>> {
         let at = time.saturating_sub(self.start);
         let Some(place) = self.space.find(address, at) else {
             return Ok(None);
@@ -85,7 +87,50 @@ impl Followed {
             Some((names, _)) => names.map(str::to_owned).collect(),
             None => vec![place.object.to_owned()],
         };
-        Ok(Some((names, place.object.to_owned())))
+        Ok(Some(Named {
+            names,
+            object: place.object.to_owned(),
+            offset: place.offset,
+        }))
+    }
+}
+
+/// What kcollect's experiment says of an address.
+#[derive(Debug)]
+struct Named {
+    /// The names of the function.
+    names: Vec<String>,
+    object: String,
+    /// The offset in the object's file.
+    offset: u64,
+}
+
+/// Where the procedure linkage tables of objects are, as offsets in their files.
+///
+/// perf 6.1 names an entry of such a table by the order of its relocations, which is another one
+/// where functions are chosen at start (memchr in libc), and it names the head of the table by the
+/// symbol before it. So inside a table the sections of the file are the truth, not perf.
+#[derive(Default)]
+struct LinkageTables(BTreeMap<String, Vec<Range<u64>>>);
+
+impl LinkageTables {
+    fn contain(&mut self, named: &Named) -> bool {
+        let tables = self
+            .0
+            .entry(named.object.clone())
+            .or_insert_with_key(|path| Self::of(path).unwrap_or_default());
+        tables.iter().any(|table| table.contains(&named.offset))
+    }
+
+    fn of(path: &str) -> Result<Vec<Range<u64>>> {
+        let bytes = std::fs::read(path)?;
+        let file = object::File::parse(&*bytes)?;
+        Ok(file
+            .sections()
+            .filter(|section| section.name().is_ok_and(|name| name.starts_with(".plt")))
+            .filter_map(|section| section.file_range())
+            .map(|(start, size)| start..start + size)
+            .collect())
     }
 }
 
@@ -140,6 +185,7 @@ fn compare(path: &Path, data: &str, found: &mut Found) -> Result<()> {
         processes.entry(pid).or_default().push(followed);
     }
     let (mut seen, mut unknown) = (BTreeSet::new(), 0);
+    let mut linkage_tables = LinkageTables::default();
     for sample in text.lines().filter_map(PerfSample::parse) {
         if sample.function == "[unknown]" || !seen.insert((sample.pid, sample.address)) {
             continue;
@@ -155,7 +201,7 @@ fn compare(path: &Path, data: &str, found: &mut Found) -> Result<()> {
         };
         let mut ours = Vec::new();
         for space in spaces {
-            ours.extend(space.names_at(&mut archives, sample.address, sample.time)?);
+            ours.extend(space.named_at(&mut archives, sample.address, sample.time)?);
         }
         // Mappings are recorded that a stack leads to.
         if ours.is_empty() && sample.address < KERNEL {
@@ -163,14 +209,17 @@ fn compare(path: &Path, data: &str, found: &mut Found) -> Result<()> {
             continue;
         }
         found.compared += 1;
-        // perf 6.1 names the entries of a procedure linkage table in the order of its relocations.
-        // The entries have another order where functions are chosen at start (memchr in libc).
-        let same = |name: &String| {
-            *name == sample.function
-                || demangle(name) == sample.function
-                || sample.function.ends_with("@plt") && name.ends_with("@plt")
-        };
-        if !ours.iter().any(|(names, _)| names.iter().any(same)) {
+        let agrees = ours.iter().any(|named| {
+            let in_linkage_table = linkage_tables.contain(named);
+            named.names.iter().any(|name| {
+                if in_linkage_table {
+                    name.ends_with("@plt")
+                } else {
+                    *name == sample.function || demangle(name) == sample.function
+                }
+            })
+        });
+        if !agrees {
             found.disagreements.push(Disagreement {
                 subject: format!("{}+{}", sample.object, sample.function),
                 ours: format!("{ours:?} at {:#x} of {}", sample.address, sample.pid),
