@@ -16,7 +16,7 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 13] = [
+const SUBJECTS: [&str; 14] = [
     "maps",
     "clock",
     "sched",
@@ -26,6 +26,7 @@ const SUBJECTS: [&str; 13] = [
     "task_iter",
     "exec",
     "wakeup",
+    "waking",
     "deciding_words",
     "io_call",
     "io_uring",

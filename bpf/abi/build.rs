@@ -34,10 +34,11 @@ const NAMES: [(&str, &str); 13] = [
 ];
 
 /// Enumerations, and the prefix of their enumerators, which Rust does not need.
-const PREFIXES: [(&str, &str); 14] = [
+const PREFIXES: [(&str, &str); 15] = [
     ("allocator_function", "FUNCTION_"),
     ("call_program", "CALL_"),
     ("call_table", "CALLS_"),
+    ("cause", "CAUSE_"),
     ("detail", "DETAIL_"),
     ("io_extra", "EXTRA_"),
     ("path_end", "PATH_"),

@@ -39,10 +39,16 @@ struct account {
 	__u32 state;	    /* of the open interval: enum state */
 	__u32 detail;	    /* of the open interval: enum detail */
 	__u32 tracking;	    /* enum tracking */
-	__u32 zero;
+	__u32 cause;	    /* of the last off-CPU interval: enum cause */
 	__u64 ns[TIME_SLOTS]; /* by enum state, and by enum detail */
 	__u64 begun_ns;	      /* when tracking began */
 	__u64 tracked_ns;     /* sum of earlier times of tracking */
+	__u64 cause_ns[CAUSE_SLOTS];
+	/* Waits that ended by a time-out, and that the thread may continue: they get the cause of
+	 * the last one. */
+	__u64 pending_ns;
+	__u32 pending_slot; /* their cause if the thread does not continue */
+	__u32 continues;    /* 1: the wait that ends now is to be added to them */
 };
 
 /* Tracking begins and ends with a claim: two programs may try at the same time. */
@@ -57,6 +63,7 @@ struct off_cpu {
 	__u64 from_ns, woken_ns, to_ns;
 	__u32 state;
 	__u32 detail;
+	__u32 cause;
 };
 
 static inline void account_begin_interval(struct account *account, __u64 now_ns, __u32 state,
@@ -112,7 +119,8 @@ static inline struct off_cpu account_off_cpu(const struct account *account, __u6
 	struct off_cpu off_cpu = {.from_ns = account->since_ns,
 				  .to_ns = now_ns,
 				  .state = account->state,
-				  .detail = account->detail};
+				  .detail = account->detail,
+				  .cause = account->cause};
 	__u64 length, waited;
 
 	/* Clocks of two CPUs may differ a little: an interval is never negative. */
@@ -126,21 +134,59 @@ static inline struct off_cpu account_off_cpu(const struct account *account, __u6
 	return off_cpu;
 }
 
+/* The element of account.cause_ns for waits in `state`. */
+static inline __u32 cause_slot(__u32 cause, __u32 state)
+{
+	return (cause & (LOCK_CAUSES - 1)) | (state == STATE_USER_LOCK ? LOCK_CAUSES : 0);
+}
+
+/* Ends waits that the thread did not continue. */
+static inline void account_flush_pending(struct account *account)
+{
+	account->cause_ns[account->pending_slot & (CAUSE_SLOTS - 1)] += account->pending_ns;
+	account->pending_ns = 0;
+}
+
+/* Adds a wait to the sums of causes. */
+static inline void account_cause(struct account *account, __u32 state, __u32 cause, __u64 ns)
+{
+	__u32 slot = cause_slot(cause, state);
+
+	if (account->continues) {
+		if ((slot ^ account->pending_slot) & LOCK_CAUSES)
+			account_flush_pending(account);
+		account->pending_ns += ns;
+		account->pending_slot = slot;
+		account->continues = 0;
+		return;
+	}
+	/* What is pending was in the same state, or it is no part of this wait. */
+	if ((slot ^ account->pending_slot) & LOCK_CAUSES)
+		account_flush_pending(account);
+	account->cause_ns[slot & (CAUSE_SLOTS - 1)] += ns + account->pending_ns;
+	account->pending_ns = 0;
+}
+
 /* The thread is on a CPU again; `run_time` is the scheduler's sum of its times on a CPU.
  *
  * If no program saw the thread leave (the kernel does not run a program that is running already),
  * the scheduler's sum is the time that it spent on a CPU since. The reason for the rest is not
  * known, and it counts as sleep. */
-static inline struct off_cpu account_switch_in(struct account *account, __u64 now_ns,
-					       __u64 run_delay, __u64 run_time)
+static inline __attribute__((always_inline)) struct off_cpu
+account_switch_in(struct account *account, __u64 now_ns, __u64 run_delay, __u64 run_time)
 {
 	struct off_cpu off_cpu;
 
-	if (account->state == STATE_ON_CPU)
+	if (account->state == STATE_ON_CPU) {
 		account_switch_out(account, now_ns, STATE_SLEEP, DETAIL_NONE, account->run_delay_ns,
 				   run_time, 0);
+		account->cause = CAUSE_UNDECIDED;
+	}
 	off_cpu = account_off_cpu(account, now_ns, run_delay);
 	account->ns[TIME_SLOT(off_cpu.state)] += off_cpu.woken_ns - off_cpu.from_ns;
+	if (off_cpu.woken_ns > off_cpu.from_ns && off_cpu.state != STATE_STOPPED)
+		account_cause(account, off_cpu.state, off_cpu.cause,
+			      off_cpu.woken_ns - off_cpu.from_ns);
 	account->ns[STATE_WAIT_CPU] += off_cpu.to_ns - off_cpu.woken_ns;
 	account->ns[TIME_SLOT(off_cpu.detail)] +=
 		(off_cpu.state == STATE_WAIT_CPU ? off_cpu.to_ns : off_cpu.woken_ns) -
@@ -158,15 +204,20 @@ static inline struct off_cpu account_missed_switch_in(struct account *account, _
 	return account_switch_in(account, arrival_ns, run_delay, account->run_time_ns);
 }
 
-/* Whether the states add up to the tracked time. A copy that was made while the account changed may
+/* Whether the states add up to the tracked time, and the causes to the blocked states. A copy that was made while the account changed may
  * not, and has to be made again. */
 static inline int account_conserves_time(const struct account *account)
 {
-	__u64 sum = 0;
+	__u64 sum = 0, caused = account->pending_ns, blocked = 0;
 
 	for (__u32 state = 0; state < STATES; state++)
 		sum += account->ns[state];
-	return sum == account->tracked_ns +
+	for (__u32 state = STATE_TEXT_FAULT; state <= STATE_SLEEP; state++)
+		blocked += account->ns[state];
+	for (__u32 slot = 0; slot < CAUSE_SLOTS; slot++)
+		caused += account->cause_ns[slot];
+	return caused == blocked &&
+	       sum == account->tracked_ns +
 			      (account->tracking ? account->since_ns - account->begun_ns : 0);
 }
 
@@ -177,6 +228,7 @@ static inline __attribute__((always_inline)) struct off_cpu
 account_end(struct account *account, __u64 now_ns, __u64 run_delay, __u64 run_time, __u64 stolen_ns)
 {
 	struct off_cpu none = {}, off_cpu;
+	__u32 cause = account->cause;
 
 	if (account->state == STATE_ON_CPU) {
 		account_switch_out(account, now_ns, STATE_WAIT_CPU, DETAIL_NONE, run_delay,
@@ -188,8 +240,12 @@ account_end(struct account *account, __u64 now_ns, __u64 run_delay, __u64 run_ti
 				       STATE_ON_CPU, DETAIL_NONE, run_delay);
 		off_cpu = none;
 	} else {
+		if (cause == CAUSE_UNDECIDED)
+			account->cause = CAUSE_NOT_ENDED;
 		off_cpu = account_switch_in(account, now_ns, run_delay, account->run_time_ns);
+		account->cause = cause;
 	}
+	account_flush_pending(account);
 	account->tracked_ns += account->since_ns - account->begun_ns;
 	return off_cpu;
 }

@@ -207,6 +207,45 @@ struct path {
 struct file {
 	struct inode *f_inode;
 	struct path f_path;
+	void *private_data;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct sock_common {
+	unsigned short skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	unsigned short sk_type;
+	unsigned short sk_protocol;
+};
+
+struct unix_address;
+
+struct unix_sock {
+	struct unix_address *addr;
+	struct sock *peer;
+};
+
+struct inet_bind_bucket {
+	signed char fastreuse;
+};
+
+struct inet_connection_sock {
+	struct inet_bind_bucket *icsk_bind_hash;
 };
 
 struct vm_area_struct {
@@ -315,6 +354,17 @@ struct task_struct {
 	struct thread_struct thread;
 };
 
+/* aarch64 counts in the thread what x86-64 counts in a variable of the CPU. */
+struct thread_info___counting {
+	struct {
+		__u32 count;
+	} preempt;
+};
+
+struct task_struct___counting_thread {
+	struct thread_info___counting thread_info;
+};
+
 /* Linux 7.2 and newer. */
 struct task_struct___is_blocked {
 	unsigned char is_blocked;
@@ -336,6 +386,24 @@ struct timerqueue_node {
 
 struct hrtimer {
 	struct timerqueue_node node;
+	void *function;
+};
+
+/* The timers of one clock of a CPU. */
+struct hrtimer_clock_base {
+	struct hrtimer *running;
+};
+
+struct hrtimer_cpu_base {
+	struct hrtimer_clock_base clock_base[1]; /* as many as the kernel has clocks */
+};
+
+struct timer_list {
+	void *function;
+};
+
+struct timer_base {
+	struct timer_list *running_timer;
 };
 
 struct hw_perf_event {

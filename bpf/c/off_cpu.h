@@ -161,6 +161,10 @@ static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index
 				   off_cpu->woken_ns - any_offset_ns, period_ns);
 	out->state = off_cpu->state;
 	out->detail = off_cpu->detail;
+	if (off_cpu->state != STATE_WAIT_CPU && off_cpu->state != STATE_STOPPED) {
+		out->cause = off_cpu->cause;
+		out->waker = thread->wake.waker;
+	}
 	out->user_return = user_return;
 }
 

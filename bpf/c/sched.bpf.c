@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "account.h"
+#include "cause.h"
 #include "clock.h"
 #include "grid.h"
 #include "lock_wait.h"
@@ -34,6 +35,8 @@
 char LICENSE[] SEC("license") = "GPL";
 
 const volatile __u64 lock_threshold_ns;
+const volatile bool watch_wakers;
+const volatile __u8 call_causes[IO_CALLS];
 const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
@@ -139,6 +142,8 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 	      from = last_queued(next, thread);
 	__u32 state = STATE_WAIT_CPU;
 	struct grid grid = {};
+
+	thread->account.cause = CAUSE_UNDECIDED;
 
 	if (!from || from > now_ns)
 		from = now_ns;
@@ -264,6 +269,9 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		now_ns = end_of_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   past_delay(prev, thread), prev->se.sum_exec_runtime, stolen_ns);
+	thread->account.cause = own_cause(prev, state, prev_state);
+	if (watch_wakers && state != STATE_WAIT_CPU)
+		leave_to_wait(prev, thread, now_ns);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 	capture_at_switch_out(stats, prev, thread, cpu);
@@ -296,6 +304,8 @@ static __always_inline void account_arrival(struct cpu_stats *stats, struct task
 			goto arrived;
 	}
 	unseen = thread->account.state == STATE_ON_CPU;
+	if (watch_wakers)
+		arrive_from_wait(thread, now_ns);
 	off_cpu = account_switch_in(&thread->account, now_ns, delay, next->se.sum_exec_runtime);
 	if (thread->cpu != cpu) {
 		left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
@@ -422,6 +432,8 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	if (run_queues) {
 		/* The scheduler's clock in this CPU's run queue is up to date. */
 		rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
+		if (watch_wakers)
+			stats->run_queue = (__u64)rq;
 		now_ns = rq->clock;
 		if (stats->offset_stale)
 			note_offset(stats, now_ns - bpf_ktime_get_ns(),

@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "account.h"
+#include "cause.h"
 #include "clock.h"
 #include "grid.h"
 #include "off_cpu.h"
@@ -98,6 +99,7 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	thread->tid = task->pid;
 	from_ns += any_offset_ns;
 	state = state_at(from_ns, task, thread, &out->off_cpu);
+	thread->account.cause = own_cause(task, state, task->__state);
 	track(thread, recording_start_ns, from_ns, state,
 	      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
 	      run_delay(task, thread, from_ns),

@@ -31,6 +31,40 @@ struct waits {
 	__u64 arrival_ns; /* of the last switch-in */
 };
 
+/* Who set a thread going, and when: scheduler's clock >> 10, never 0. Number 0: an interrupt. 0 as
+ * the time: it is not known. */
+struct hop {
+	__u32 tid, at;
+};
+
+/* The wakers before the last one that are kept. */
+#define HOPS 4
+
+/* What woke a thread, and where it takes work (waking.bpf.c). Wakers write it, also those on other
+ * CPUs, without a lock: an update that is lost costs the cause of one wait. Times are the
+ * scheduler's. */
+struct wake {
+	__u64 woken_ns;	   /* when it was last woken */
+	__u64 arrived_ns;  /* when it was on a CPU again */
+	__u64 given_ns;	   /* when it was last given something to do */
+	__u64 place;	   /* where it waits: its system call and its user stack pointer */
+	__u64 idle_place;  /* where it takes work; 0: not known */
+	__u64 other_place; /* another one where threads end its waits */
+	struct hop history[HOPS];
+	__u32 waker;	      /* 0: an interrupt */
+	__u32 maker;	      /* the thread that made it, if that was seen */
+	__u8 cause;	      /* enum cause, of its last wait */
+	__u8 continues;	      /* its last wait ended by a time-out, and may continue */
+	__u8 elsewhere;	      /* waits since the last one at idle_place */
+	__u8 woke_others;     /* since it was woken itself */
+	__u8 by_time_out;     /* what set it going was a time-out, if it wakes others now */
+	__u8 owes_answer;     /* it was asked for something, and has not answered */
+	__u8 asked_by_socket; /* ever */
+	__s8 idle_score;      /* how sure idle_place is */
+	__s8 other_score;     /* how sure it is that work is taken at other_place too */
+	__u8 zero[7];
+};
+
 struct thread {
 	struct account account;
 	__u64 epoch_start_ns; /* of the epoch that the account belongs to: clock.h */
@@ -49,6 +83,7 @@ struct thread {
 	/* Where stacks are captured at switch-out: the place in user mode that the number stands
 	 * for, or ip 0. */
 	__u64 ip, sp, callers_hash;
+	struct wake wake;
 	struct waits waits;
 	__u64 baseline[KERNEL_COUNTS]; /* the kernel's counts when the thread was tracked first */
 };

@@ -88,6 +88,7 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 	out->as_of_ns = account->since_ns - any_offset_ns;
 	out->tracked_ns = account->tracked_ns;
 	__builtin_memcpy(out->ns, account->ns, sizeof(out->ns));
+	__builtin_memcpy(out->cause_ns, account->cause_ns, sizeof(out->cause_ns));
 	read_kernel_counts(task, out->counts);
 	for (__u32 index = 0; index < KERNEL_COUNTS; index++)
 		out->counts[index] -= thread->baseline[index];

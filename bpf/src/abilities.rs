@@ -1,5 +1,6 @@
 //! What the running kernel offers, and what is used instead of what it does not have.
 
+use crate::causes::can_watch_wakers;
 use crate::kernel_types::Feature;
 use crate::load::{has_fault_tracepoint, has_run_queues, has_sched_info};
 use crate::{CodeLookup, KernelTypes, ReturnProbes, UserStackCapture, io_uring};
@@ -55,6 +56,12 @@ impl KernelTypes {
                 has_sched_info(self),
                 "the scheduler's own sums",
                 "summed at each wake-up and switch, which makes switches slower",
+            ),
+            choose(
+                "causes of waits",
+                has_run_queues(self) && can_watch_wakers(self),
+                "what woke a thread is known (-W on)",
+                "-W on has no effect: only the waiting thread's own state is known",
             ),
             Ability {
                 name: "heap probes",

@@ -3,12 +3,20 @@
 use std::ffi::OsStr;
 use std::fmt;
 
-use libbpf_rs::btf::types::{Array, Enum, Func, FuncProto, MemberAttr, Struct, Typedef, Union};
-use libbpf_rs::btf::{Btf, BtfType, HasSize as _, ReferencesType as _};
+use libbpf_rs::btf::types::{
+    Array, DataSec, Enum, Func, FuncProto, MemberAttr, Struct, Typedef, Union,
+};
+use libbpf_rs::btf::{Btf, BtfType, HasSize as _, ReferencesType as _, TypeId};
+
+/// Members of a structure or union: name, place and type.
+type Members<'a> = Box<dyn Iterator<Item = (Option<&'a OsStr>, MemberAttr, TypeId)> + 'a>;
 
 /// An environment variable with names of [`Feature`]s that are not used although the kernel has
 /// them, separated by commas: so the second way is tested on a kernel that has the first.
 const WITHOUT: &str = "KCOLLECT_WITHOUT";
+
+/// The section of the kernel's variables of which each CPU has its own.
+const PER_CPU: &str = ".data..percpu";
 
 /// The types of the running kernel (BTF): megabytes, which take milliseconds to read, so they are
 /// read once and kept while the programs are loaded. Empty where the kernel has none.
@@ -36,6 +44,8 @@ pub(crate) enum Feature {
     RunQueues,
     /// The scheduler's own account of a thread's waits for a CPU (`CONFIG_SCHED_INFO`).
     SchedInfo,
+    /// The context in which a thread is woken.
+    Wakers,
 }
 
 impl Feature {
@@ -48,6 +58,7 @@ impl Feature {
             Feature::IoUring => "io-uring",
             Feature::RunQueues => "run-queues",
             Feature::SchedInfo => "sched-info",
+            Feature::Wakers => "wakers",
         }
     }
 }
@@ -103,22 +114,46 @@ impl KernelTypes {
     /// Offset of a member of a structure, bytes. Members of anonymous structures and unions count.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let structure = self.btf()?.type_by_name::<Struct<'_>>(structure)?;
-        structure
-            .iter()
-            .find_map(|found| match (found.name, found.attr) {
-                (Some(name), MemberAttr::Normal { offset }) if name == OsStr::new(member) => {
-                    Some(offset / 8)
+        let members = structure.iter().map(|it| (it.name, it.attr, it.ty));
+        self.offset_among(Box::new(members), member)
+    }
+
+    fn offset_among<'a>(&self, mut members: Members<'a>, wanted: &str) -> Option<u32> {
+        members.find_map(|(name, attr, ty)| {
+            let MemberAttr::Normal { offset } = attr else {
+                return None;
+            };
+            if let Some(name) = name {
+                return (name == OsStr::new(wanted)).then_some(offset / 8);
+            }
+            let inner: BtfType<'_> = self.btf()?.type_by_id(ty)?;
+            let within = match Union::try_from(inner) {
+                Ok(union) => {
+                    let members = union.iter().map(|it| (it.name, it.attr, it.ty));
+                    self.offset_among(Box::new(members), wanted)
                 }
-                (None, MemberAttr::Normal { offset }) => {
-                    let inner: BtfType<'_> = self.btf()?.type_by_id(found.ty)?;
-                    let inner = Union::try_from(inner).ok()?;
-                    let has = inner
-                        .iter()
-                        .any(|inner| inner.name == Some(OsStr::new(member)));
-                    has.then_some(offset / 8)
+                Err(inner) => {
+                    let members = Struct::try_from(inner).ok()?;
+                    let members = members.iter().map(|it| (it.name, it.attr, it.ty));
+                    self.offset_among(Box::new(members), wanted)
                 }
-                _ => None,
-            })
+            };
+            Some(offset / 8 + within?)
+        })
+    }
+
+    /// Distance from a CPU's run queue to another variable of the CPU, bytes, modulo 2^64.
+    pub(crate) fn distance_from_run_queue(&self, variable: &str) -> Option<u64> {
+        let btf = self.btf()?;
+        let variables = btf.type_by_name::<DataSec<'_>>(PER_CPU)?;
+        let offset = |name: &str| {
+            let found = variables.iter().find(|variable| {
+                let variable = btf.type_by_id::<BtfType<'_>>(variable.ty);
+                variable.and_then(|variable| variable.name()) == Some(OsStr::new(name))
+            });
+            found.map(|variable| u64::from(variable.offset))
+        };
+        Some(offset(variable)?.wrapping_sub(offset("runqueues")?))
     }
 
     /// Offset in bytes and number of elements of an array in a structure.

@@ -11,6 +11,7 @@
 mod abilities;
 mod allocations;
 mod capture;
+mod causes;
 mod clocks;
 mod counters;
 mod cpu_stats;
@@ -39,7 +40,7 @@ pub use clocks::Clocks;
 pub use counters::{OverflowCounters, OverflowCounts};
 pub use error::Error;
 pub use kernel_types::KernelTypes;
-pub use load::{Programs, Settings};
+pub use load::{KernelFunctions, Programs, Settings};
 pub use rings::Rings;
 pub use sabotage::Sabotage;
 pub use tables::{PageRows, PlacedTable, TableId, TableUse, UnwindTables};

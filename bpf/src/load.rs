@@ -13,6 +13,7 @@ use libbpf_rs::{Link, ProgramMut, ProgramType};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::allocations;
+use crate::causes::{self, CpuVariables, can_watch_wakers};
 use crate::counters::Attached;
 use crate::error::step;
 use crate::io_uring;
@@ -51,8 +52,8 @@ pub struct Settings<'a> {
     pub record_idle: bool,
     /// `kernel.perf_event_max_stack`: a stack with this number of frames counts as truncated.
     pub max_kernel_frames: u32,
-    /// First address and end of the kernel's page fault handler.
-    pub page_fault: (u64, u64),
+    /// Functions of the kernel that the programs look for.
+    pub functions: KernelFunctions,
     /// One more than the largest CPU id that this machine can have.
     pub cpu_ids: u32,
     /// How user stacks are captured, if they are.
@@ -60,6 +61,9 @@ pub struct Settings<'a> {
     /// How long a thread of a followed process has to be blocked in a futex for a
     /// [`bpf_abi::LockWaitRecord`], nanoseconds. None: there are no such records.
     pub lock_threshold_ns: Option<u64>,
+    /// What wakes each thread is watched (`-W on`). Otherwise the causes of waits are known as far
+    /// as the waiting thread's own state says them.
+    pub watch_wakers: bool,
     /// The calls of followed processes that are sent as [`bpf_abi::IoCallRecord`], by number, in
     /// [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements for each
     /// [`CallTable`](bpf_abi::layout::CallTable). Empty: none is, and no system call of any process
@@ -71,6 +75,17 @@ pub struct Settings<'a> {
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
     /// Which part is switched off, so that a test sees that this is noticed.
     pub sabotage: Option<Sabotage>,
+}
+
+/// Addresses of functions of the kernel; 0: not found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelFunctions {
+    /// First address and end of the page fault handler.
+    pub page_fault: (u64, u64),
+    /// `hrtimer_wakeup`, which ends a wait by its time-out.
+    pub hrtimer_wakeup: u64,
+    /// `process_timeout`, which does the same.
+    pub process_timeout: u64,
 }
 
 /// The loaded programs.
@@ -126,7 +141,13 @@ impl Programs {
             let programs = [&progs.kc_sched_switch, &progs.kc_sched_switch_alone];
             attach(&programs, "watch context switches")?;
         }
-        attach(&[&progs.kc_wakeup, &progs.kc_wakeup_new], "watch wake-ups")?;
+        let wake_ups = [
+            &progs.kc_wakeup,
+            &progs.kc_wakeup_new,
+            &progs.kc_waking,
+            &progs.kc_waking_new,
+        ];
+        attach(&wake_ups, "watch wake-ups")?;
         if settings.sabotage != Some(Sabotage::PageFault) {
             attach(&[&progs.kc_kernel_fault], "watch page faults of the kernel")?;
         }
@@ -184,6 +205,12 @@ impl Programs {
     #[must_use]
     pub fn notes_kernel_faults(&self) -> bool {
         self.skel.progs.kc_kernel_fault.autoload()
+    }
+
+    /// Whether what wakes each thread is watched.
+    #[must_use]
+    pub fn watches_wakers(&self) -> bool {
+        self.skel.progs.kc_waking.autoload()
     }
 
     /// Returns the clocks of the CPUs.
@@ -259,6 +286,11 @@ fn without_signals<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> libbpf_rs:
     loaded
 }
 
+/// Whether wake-ups are watched: if that is wanted and this kernel allows it.
+fn watches_wakers(settings: &Settings<'_>) -> bool {
+    settings.watch_wakers && has_run_queues(settings.types) && can_watch_wakers(settings.types)
+}
+
 fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {
     // One object for the life of the process: a leak of a few words makes a skeleton without a
     // borrowed owner next to it.
@@ -278,7 +310,7 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
             rodata.create_storage = 0;
         }
         rodata.capture_on_return = settings.user_stacks == Some(UserStackCapture::OnReturn);
-        (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
+        (rodata.page_fault_from, rodata.page_fault_to) = settings.functions.page_fault;
         rodata.use_maple_tree = CodeLookup::of(settings.types) == CodeLookup::MapleTree;
         rodata.kernel_faults_are_noted = has_fault_tracepoint(settings.types);
         rodata.use_run_queues = has_run_queues(settings.types);
@@ -290,6 +322,16 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
         if has_run_queues(settings.types) {
             rodata.steal_from_rq = crate::steal::distance_from_run_queue(settings.types);
+        }
+        rodata.call_causes = causes::of_calls();
+        if watches_wakers(settings) {
+            let variables = CpuVariables::of(settings.types);
+            rodata.watch_wakers = true;
+            rodata.preempt_count_from_rq = variables.preempt_count;
+            rodata.hrtimers_from_rq = variables.hrtimers;
+            rodata.timers_from_rq = variables.timers;
+            rodata.hrtimer_wakeup_address = settings.functions.hrtimer_wakeup;
+            rodata.process_timeout_address = settings.functions.process_timeout;
         }
         rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
         for (entry, call) in rodata.traced_calls.iter_mut().zip(&settings.traced_calls) {
@@ -307,6 +349,9 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     let sched_info = has_sched_info(settings.types);
     open.progs.kc_wakeup.set_autoload(!sched_info);
     open.progs.kc_wakeup_new.set_autoload(!sched_info);
+    let watch_wakers = watches_wakers(settings);
+    open.progs.kc_waking.set_autoload(watch_wakers);
+    open.progs.kc_waking_new.set_autoload(watch_wakers);
     if settings.sabotage == Some(Sabotage::Load) {
         // No program of this type may call what this one does: the verifier refuses it.
         let program = &mut open.progs.kc_sched_switch;

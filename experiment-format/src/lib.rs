@@ -107,7 +107,7 @@
 //!     state: Microstate::KernelCpu,
 //!     ticks: Ticks(1),
 //!     detail: Detail::None.number(),
-//! };
+//!, cause: experiment_format::cause::Cause::Undecided, waker: experiment_format::ids::Tid(0), };
 //! writer.tick(&of_cpu)?;
 //! // A thread that slept 7 ticks for a disk.
 //! let (state, ticks, detail) = (Microstate::Sleep, Ticks(7), Detail::BlockIo.number());
@@ -138,6 +138,7 @@
 pub mod address_space;
 pub mod archive;
 pub mod calls;
+pub mod cause;
 pub mod copies;
 pub mod directory;
 pub mod dynamic_code;

@@ -127,6 +127,11 @@ pub struct ClockRecord {
     pub ticks: i32,
     /// The number of their [`Detail`]; 0 if the packet has no detail.
     pub detail: u32,
+    /// The number of the [`Cause`](crate::cause::Cause) of a blocked state; 0 if the packet has
+    /// none.
+    pub cause: u32,
+    /// The thread that ended it; 0 if none did, or the packet has none.
+    pub waker: u32,
 }
 
 /// The layout of a declared packet.
@@ -136,7 +141,7 @@ pub(crate) struct PacketLayout {
     /// The positions in `fields` of the fields of [`SHARED_FIELDS`], in its order.
     shared: [Option<usize>; SHARED_FIELDS.len()],
     /// The positions of the fields of [`CLOCK_SPEC`], in its order.
-    clock: [Option<usize>; 3],
+    clock: [Option<usize>; 5],
     /// The positions of the counter and of its value, in a counter packet.
     counted: Option<[Option<usize>; 2]>,
 }
@@ -198,12 +203,15 @@ impl PacketLayout {
 
     /// The ticks of a packet; None without the thread, the time or the ticks.
     pub(crate) fn ticks(&self, packet: &[u8]) -> Option<ClockRecord> {
-        let [state, ticks, detail] = self.clock.map(|position| self.integer(position, packet));
+        let [state, ticks, detail, cause, waker] =
+            self.clock.map(|position| self.integer(position, packet));
         Some(ClockRecord {
             shared: self.shared(packet)?,
             state: state.unwrap_or_default() as u32,
             ticks: ticks? as i32,
             detail: detail.unwrap_or_default() as u32,
+            cause: cause.unwrap_or_default() as u32,
+            waker: waker.unwrap_or_default() as u32,
         })
     }
 }
@@ -302,6 +310,7 @@ impl PacketDecl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cause::Cause;
     use crate::ids::Tid;
     use crate::microstate::Microstate;
     use crate::units::Ticks;
@@ -320,6 +329,8 @@ mod tests {
             state: Microstate::KernelCpu,
             ticks: Ticks(5),
             detail: 0,
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         let packet = tick.encode().unwrap();
         assert_eq!(layout.value(&packet, "kpid"), Some(Value::Integer(3)));

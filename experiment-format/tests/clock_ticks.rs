@@ -113,6 +113,8 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
             state: packet.state,
             ticks: Ticks(packet.ticks.into()),
             detail: packet.detail,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         };
         writer.tick(&tick).unwrap();
     }

@@ -53,6 +53,8 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
             state: Microstate::User,
             ticks: Ticks((*ticks).into()),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         };
         writer.tick(&tick).unwrap();
     }

@@ -115,6 +115,8 @@ fn founder() -> Founder {
                 state,
                 ticks,
                 detail: 0,
+                cause: experiment_format::cause::Cause::Undecided,
+                waker: experiment_format::ids::Tid(0),
             })
             .unwrap();
     };
@@ -500,6 +502,8 @@ fn a_killed_experiment_is_only_not_closed() {
             state,
             ticks: Ticks(1),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         };
         writer.tick(&tick).unwrap();
         if n % 50 == 0 {

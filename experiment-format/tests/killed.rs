@@ -54,6 +54,8 @@ fn write_forever(parent: &Path) -> ! {
             state,
             ticks: Ticks(1),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         };
         writer.tick(&tick).unwrap();
         if n % 5 == 0 {

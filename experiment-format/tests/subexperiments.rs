@@ -59,6 +59,8 @@ fn with_three_subexperiments(parent: &Path) -> PathBuf {
             state: Microstate::KernelCpu,
             ticks: Ticks(300),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         })
         .unwrap();
     let mut subs: Vec<_> = (101..104).map(|pid| sub(&founder, pid)).collect();

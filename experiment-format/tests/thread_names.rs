@@ -94,6 +94,8 @@ fn tick(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, ticks: u64) {
         state,
         ticks: Ticks(ticks),
         detail: 0,
+        cause: experiment_format::cause::Cause::Undecided,
+        waker: experiment_format::ids::Tid(0),
     };
     writer.tick(&tick).unwrap();
 }
@@ -451,6 +453,8 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
         state: Microstate::KernelCpu,
         ticks: Ticks(1 + chance.below(9)),
         detail: 0,
+        cause: experiment_format::cause::Cause::Undecided,
+        waker: experiment_format::ids::Tid(0),
     };
     if chance.below(2) == 0 {
         return writer.tick(&tick).unwrap();

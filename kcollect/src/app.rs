@@ -4,7 +4,8 @@ use std::ffi::OsString;
 
 use analysis::{export, flame, list, packing, report, view};
 use bpf::{
-    AllocationSampling, KernelTypes, Programs, ReturnProbes, Sabotage, Settings, UserStackCapture,
+    AllocationSampling, KernelFunctions, KernelTypes, Programs, ReturnProbes, Sabotage, Settings,
+    UserStackCapture,
 };
 use host::Root;
 use host::exit::{ExitKind, Failure};
@@ -125,8 +126,10 @@ fn self_test_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Fin
     let Ok(Command::Record(plan)) = cli::parse(argv, &HostFacts::read()) else {
         return Vec::new();
     };
-    let page_fault = KernelCode::read(|_| ()).map_or((0, 0), |kernel| kernel.page_fault());
-    self_test::run::findings(&plan, page_fault, types, capture)
+    let functions = KernelCode::read(|_| ())
+        .map(|kernel| kernel.sought())
+        .unwrap_or_default();
+    self_test::run::findings(&plan, functions, types, capture)
 }
 
 /// Returns the findings of the check that loads the BPF programs.
@@ -137,7 +140,8 @@ fn bpf_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> 
         period_ns: 1_000_000_000,
         record_idle: false,
         max_kernel_frames: 127,
-        page_fault: (0, 0),
+        functions: KernelFunctions::default(),
+        watch_wakers: true,
         cpu_ids: 1,
         user_stacks: Some(capture),
         lock_threshold_ns: Some(0),

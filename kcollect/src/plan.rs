@@ -33,6 +33,8 @@ pub struct Plan {
     pub targets: Vec<Target>,
     /// What is traced of followed processes.
     pub tracing: Tracing,
+    /// What wakes each thread is watched, for the cause of each wait (`-W`).
+    pub watch_wakers: bool,
     /// The load command and its arguments. Empty: none.
     pub load: Vec<OsString>,
     /// What is recorded when.

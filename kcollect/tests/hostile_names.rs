@@ -212,6 +212,8 @@ fn made(parent: &Path) {
                 state,
                 ticks: Ticks(10),
                 detail: 0,
+                cause: experiment_format::cause::Cause::Undecided,
+                waker: experiment_format::ids::Tid(0),
             })
             .unwrap();
         }

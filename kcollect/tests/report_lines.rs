@@ -121,6 +121,8 @@ fn made(parent: &Path) {
                 state,
                 ticks: Ticks(ticks),
                 detail: 0,
+                cause: experiment_format::cause::Cause::Undecided,
+                waker: experiment_format::ids::Tid(0),
             };
             writer.tick(&tick).unwrap();
         }

@@ -129,6 +129,8 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         state: Microstate::User,
         ticks: Ticks(10),
         detail: 0,
+        cause: experiment_format::cause::Cause::Undecided,
+        waker: experiment_format::ids::Tid(0),
     };
     writer.tick(&tick).unwrap();
     writer.close(Nanos(2_000_000_000)).unwrap();

@@ -91,6 +91,8 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             state: Microstate::User,
             ticks: Ticks(100),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         };
         writer.tick(&tick).unwrap();
     }

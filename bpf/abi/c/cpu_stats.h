@@ -80,7 +80,8 @@ struct cpu_stats {
 	__u64 calls_unseen;
 	/* When the last context switch was, CLOCK_MONOTONIC: only where run queues are not read. */
 	__u64 arrived_ns;
-	__u64 unused[2]; /* fills the last cache line */
+	__u64 run_queue; /* address of this CPU's run queue: only where wake-ups are watched */
+	__u64 unused;	 /* fills the last cache line */
 };
 
 /* Programs at system calls. Two for each end, where one may be preempted (c/io_call.bpf.c). */

@@ -20,6 +20,10 @@
  * time. */
 #define MAX_LOCK_WAITS_PER_CPU_AND_SECOND 5000
 
+/* A bit of a system call's facts (call_causes): it takes something out of what it reads, so that
+ * another thread may write again. The rest is a cause. */
+#define CALL_READS 0x80
+
 /* Max blocks of all traced processes that are allocated at a time. */
 #define MAX_BLOCKS 1048576
 

@@ -67,6 +67,41 @@ enum detail {
 /* One more than the last detail whose times are summed. */
 #define DETAILS_END (DETAIL_STOLEN + 1)
 
+/* Why a thread was blocked, and so whether it suffered or was idle (docs/waits.md). The numbers are
+ * those of the experiment. */
+enum cause {
+	/* Neither: what ended the wait says too little, or was not seen. */
+	CAUSE_UNDECIDED = 0,
+
+	/* Suffered: the thread needed it in the middle of work. */
+	CAUSE_DEVICE = 1,      /* block I/O */
+	CAUSE_KERNEL = 2,      /* a lock of the kernel, or another wait that no signal ends */
+	CAUSE_LOCK = 3,	       /* a lock of the program */
+	CAUSE_CHILD = 4,       /* a child process */
+	CAUSE_WRITE = 5,       /* space in something that it writes to */
+	CAUSE_THREAD_END = 6,  /* the end of a thread */
+	CAUSE_ANSWER = 7,      /* an answer to what it had asked */
+	CAUSE_MIDDLE = 8,      /* another thread, in a place where it does not take work */
+
+	/* Idle: it had nothing to do. */
+	CAUSE_TIMER = 9,       /* its own timer */
+	CAUSE_OUTSIDE = 10,    /* an interrupt: the network, a terminal, another device */
+	CAUSE_NEW_WORK = 11,   /* work that it had not asked for */
+
+	/* Neither: it was still blocked at the end. */
+	CAUSE_NOT_ENDED = 12,
+};
+
+/* The number of causes. */
+#define CAUSES 13
+
+_Static_assert(CAUSES == CAUSE_NOT_ENDED + 1, "one more than the last one");
+
+/* Sums of causes: of waits in STATE_USER_LOCK from LOCK_CAUSES on, of all others below it. A power
+ * of two, so that a mask bounds an index for the verifier. */
+#define LOCK_CAUSES 16
+#define CAUSE_SLOTS (2 * LOCK_CAUSES)
+
 /* What a record is. */
 enum record_kind {
 	/* A tick in user mode: no stack. */
@@ -138,10 +173,13 @@ struct record_header {
 	__u8 kind;   /* enum record_kind */
 	__u8 state;  /* of an off-CPU and a thread record: enum state */
 	__u8 detail; /* of the same: enum detail */
-	__u8 zero;
+	__u8 cause;  /* of an off-CPU record, of its blocked part: enum cause */
 	__u16 frames;
 	__u16 flags; /* enum record_flags */
 	char name[NAME_BYTES]; /* the thread's, padded with zeros */
+	/* Off-CPU record: the thread that woke this one; 0: an interrupt did, or it was not seen. */
+	__u32 waker;
+	__u32 zero;
 };
 
 /* What the kernel counts of a thread by itself, since the thread was tracked first. */
@@ -172,6 +210,8 @@ struct thread_record {
 	__u64 tracked_ns; /* for how long the thread was tracked */
 	/* By enum state and enum detail; all time on a CPU is in the first. */
 	__u64 ns[DETAILS_END];
+	/* Blocked time by cause: see CAUSE_SLOTS. STATE_STOPPED is in none. */
+	__u64 cause_ns[CAUSE_SLOTS];
 	__u64 counts[KERNEL_COUNTS]; /* by enum kernel_count */
 	__u64 cgroup;		     /* inode of its control group; 0: not read */
 	__u32 hierarchy;	     /* that the group is in: 0 is version 2 */
@@ -402,14 +442,14 @@ struct block_record {
 	__u32 zero;
 };
 
-_Static_assert(sizeof(struct record_header) == 56, "the same for every compiler");
-_Static_assert(sizeof(struct thread_record) == 296, "the same for every compiler");
-_Static_assert(sizeof(struct user_return_record) == 112, "the same for every compiler");
-_Static_assert(sizeof(struct overflow_record) == 72, "the same for every compiler");
-_Static_assert(sizeof(struct lock_wait_record) == 80, "the same for every compiler");
-_Static_assert(sizeof(struct io_call_record) == 120, "the same for every compiler");
-_Static_assert(sizeof(struct io_file_record) == 80, "the same for every compiler");
-_Static_assert(sizeof(struct block_record) == 88, "the same for every compiler");
+_Static_assert(sizeof(struct record_header) == 64, "the same for every compiler");
+_Static_assert(sizeof(struct thread_record) == 560, "the same for every compiler");
+_Static_assert(sizeof(struct user_return_record) == 120, "the same for every compiler");
+_Static_assert(sizeof(struct overflow_record) == 80, "the same for every compiler");
+_Static_assert(sizeof(struct lock_wait_record) == 88, "the same for every compiler");
+_Static_assert(sizeof(struct io_call_record) == 128, "the same for every compiler");
+_Static_assert(sizeof(struct io_file_record) == 88, "the same for every compiler");
+_Static_assert(sizeof(struct block_record) == 96, "the same for every compiler");
 _Static_assert(sizeof(struct probe_use) == 16, "the same for every compiler");
 
 #endif

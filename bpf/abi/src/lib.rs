@@ -16,7 +16,8 @@ mod tests;
 
 pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, ProbeUse, UnwindRow};
 pub use record::{
-    BlockRecord, CapturedStack, CgroupNumber, CpuCounts, DetailTimes, IoCallRecord, IoFileRecord,
-    KernelCounts, KernelStack, LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord,
-    Record, RecordError, RecordHeader, ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
+    BlockRecord, CapturedStack, CauseTimes, CgroupNumber, CpuCounts, DetailTimes, IoCallRecord,
+    IoFileRecord, KernelCounts, KernelStack, LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord,
+    OverflowRecord, Record, RecordError, RecordHeader, ThreadName, ThreadRecord, TickRecord,
+    UserReturnRecord,
 };

@@ -6,7 +6,7 @@
 //! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only
 //! in the sum of waits that the scheduler keeps, stolen time only in the CPU's sum.
 
-use bpf_abi::layout::{Detail, State};
+use bpf_abi::layout::{Cause, Detail, LOCK_CAUSES, State};
 use proptest::prelude::*;
 
 use super::native::{
@@ -268,6 +268,7 @@ fn an_off_cpu_interval_is_split_at_the_wake_up() {
             to_ns: 8,
             state: SLEEP,
             detail: NO_DETAIL,
+            cause: 0,
         }]
     );
     let (_, off_cpu) = play("UUPPPUU");
@@ -279,8 +280,68 @@ fn an_off_cpu_interval_is_split_at_the_wake_up() {
             to_ns: 5,
             state: WAIT,
             detail: PREEMPTED,
+            cause: 0,
         }]
     );
+}
+
+/// Plays waits of ten units each, from 10 units on a CPU to the next. Each is a state, its own
+/// cause, and whether it continues the one before.
+fn play_waits(waits: &[(u8, Cause, bool)]) -> Account {
+    let mut account = Account::track(0, state(b'U'), 0);
+    for (index, (letter, cause, continues)) in waits.iter().enumerate() {
+        let (at, ran) = (20 * index as u64 + 10, 10 * (index as u64 + 1));
+        account.switch_out(at, state(*letter), 0, ran);
+        account.cause = *cause as u32;
+        account.continues = (*continues).into();
+        account.switch_in(at + 10, 0, ran);
+        assert!(account.conserves_time());
+    }
+    account
+}
+
+#[test]
+fn a_wait_counts_under_its_cause_and_locks_on_their_own() {
+    let account = play_waits(&[
+        (b'S', Cause::Device, false),
+        (b'L', Cause::Lock, false),
+        (b'S', Cause::Device, false),
+    ]);
+    assert_eq!(account.cause_ns[Cause::Device as usize], 20);
+    assert_eq!(account.cause_ns[LOCK_CAUSES + Cause::Lock as usize], 10);
+    assert_eq!(account.cause_ns[Cause::Lock as usize], 0);
+}
+
+#[test]
+fn waits_that_continue_have_the_cause_of_the_last_one() {
+    let timer = (b'L', Cause::Timer, true);
+    let account = play_waits(&[timer, timer, (b'L', Cause::Lock, false)]);
+    assert_eq!(account.cause_ns[LOCK_CAUSES + Cause::Lock as usize], 30);
+    // One that the thread did not continue has its own.
+    let mut account = play_waits(&[timer, timer]);
+    account.close(40, 0, 0);
+    assert_eq!(account.cause_ns[LOCK_CAUSES + Cause::Timer as usize], 20);
+    assert!(account.conserves_time());
+    // So has one in another state.
+    let account = play_waits(&[timer, (b'S', Cause::NewWork, false)]);
+    assert_eq!(account.cause_ns[LOCK_CAUSES + Cause::Timer as usize], 10);
+    assert_eq!(account.cause_ns[Cause::NewWork as usize], 10);
+}
+
+#[test]
+fn a_wait_that_has_not_ended_says_so_unless_its_cause_is_known() {
+    for (own, counted) in [
+        (Cause::Undecided, Cause::NotEnded),
+        (Cause::Child, Cause::Child),
+    ] {
+        let mut account = Account::track(0, state(b'U'), 0);
+        account.switch_out(10, state(b'S'), 0, 10);
+        account.cause = own as u32;
+        account.close(50, 0, 0);
+        assert_eq!(account.cause_ns[counted as usize], 40);
+        assert_eq!(account.cause, own as u32, "it may end later");
+        assert!(account.conserves_time());
+    }
 }
 
 #[test]

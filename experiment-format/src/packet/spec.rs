@@ -35,13 +35,15 @@ pub(super) const SHARED_FIELDS: [FieldSpec; 5] = [
 ];
 
 /// The layout of a clock packet.
-pub(super) const CLOCK_SPEC: PacketSpec<3> = PacketSpec::new(
+pub(super) const CLOCK_SPEC: PacketSpec<5> = PacketSpec::new(
     CLOCK,
     "Clock profiling data",
     [
         field("MSTATE", "Thread state", FieldType::Uint32, 28),
         field("NTICK", "Duration", FieldType::Int32, 32),
         field("KDETAIL", "Detail", FieldType::Uint32, 36),
+        field("KCAUSE", "Cause", FieldType::Uint32, 40),
+        field("KWAKER", "Waker", FieldType::Uint32, 44),
     ],
 );
 

@@ -12,6 +12,7 @@
 use num_enum::TryFromPrimitive;
 
 use crate::Result;
+use crate::cause::Cause;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::microstate::{Microstate, NumStates};
@@ -39,6 +40,12 @@ pub struct ClockTick {
     /// The [`Detail::number`] of all these ticks. A thread that slept for a disk and then waited
     /// for a CPU has two packets. The property `KDETAIL` in gprofng's filters.
     pub detail: u32,
+    /// Why the thread was blocked, and so whether it suffered: the property `KCAUSE` in gprofng's
+    /// filters.
+    pub cause: Cause,
+    /// The thread that ended a blocked state; 0 if an interrupt did, or it is not known. The
+    /// property `KWAKER`.
+    pub waker: Tid,
 }
 
 /// The reason why a thread was in its state, as far as the state does not say it.
@@ -81,7 +88,7 @@ impl Detail {
 pub(crate) const FILE: &str = "profile";
 
 /// The size of a clock packet.
-const CLOCK_BYTES: usize = 40;
+const CLOCK_BYTES: usize = 48;
 
 impl ClockTick {
     /// Returns the declaration of this packet, for [`ProfileDecl::Clock`].
@@ -114,7 +121,13 @@ impl ClockTick {
     ///
     /// More ticks or a later time than the fields, which gprofng reads as signed, can hold.
     pub fn encode(&self) -> Result<[u8; CLOCK_BYTES]> {
-        let own = [self.state.number(), file_ticks(self.ticks), self.detail];
+        let own = [
+            self.state.number(),
+            file_ticks(self.ticks),
+            self.detail,
+            self.cause.number(),
+            self.waker.0,
+        ];
         CLOCK_SPEC.encode(
             self.time_ns,
             self.stack,
@@ -152,6 +165,8 @@ mod tests {
             state: Microstate::try_from(state).unwrap(),
             ticks,
             detail: 0,
+            cause: Cause::Undecided,
+            waker: Tid(0),
         }
     }
 
@@ -187,6 +202,7 @@ mod tests {
     fn the_example_of_the_format_document_is_one() {
         let mut tick = tick(7, Ticks(7), Nanos(1_500_000_000), [1, 102, 100], 5);
         tick.detail = Detail::BlockIo.number();
+        tick.cause = Cause::Device;
         let document = include_str!("../../../docs/experiment-format.md");
         let (_, example) = document
             .split_once("One packet of `profile` as bytes")
@@ -244,10 +260,17 @@ mod tests {
             ids: [u32; 3],
             stack in 1u64..1 << 32,
             detail in 0u32..1 << 31,
+            cause in 0u8..13,
+            waker in 0u32..1 << 22,
             cut in 4..CLOCK_BYTES,
         ) {
             let tick = tick(state, Ticks(ticks.into()), Nanos(time_ns), ids, stack);
-            let tick = ClockTick { detail, ..tick };
+            let tick = ClockTick {
+                detail,
+                cause: Cause::try_from(cause).unwrap(),
+                waker: Tid(waker),
+                ..tick
+            };
             let expected = ClockRecord {
                 shared: SharedFields {
                     cpu: tick.cpu,
@@ -259,6 +282,8 @@ mod tests {
                 state,
                 ticks: ticks as i32,
                 detail,
+                cause: cause.into(),
+                waker,
             };
             let (decl, packet) = (ClockTick::declaration(), tick.encode().unwrap());
             prop_assert_eq!(decoded(&decl, &packet), Some(expected));

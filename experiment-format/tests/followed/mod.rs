@@ -71,5 +71,7 @@ pub(crate) fn ticks(stack: StackUid, tid: u32, state: Microstate, count: u32) ->
         state,
         ticks: Ticks(count.into()),
         detail: 0,
+        cause: experiment_format::cause::Cause::Undecided,
+        waker: experiment_format::ids::Tid(0),
     }
 }

@@ -190,6 +190,10 @@ pub(super) struct DataArgs {
     /// experiment says so. off: any (the default with -H all)
     #[arg(long, value_name = "PERCENT|off", allow_hyphen_values = true)]
     pub(super) trace_budget: Option<String>,
+    /// Watch what wakes each thread, for the cause of each wait: on, or off (the default). Without
+    /// it, a wait has a cause where the waiting thread's own state says it
+    #[arg(short = 'W', long, value_name = "on|off", allow_hyphen_values = true)]
+    pub(super) wakers: Option<String>,
     /// Leave out the ticks of idle CPUs: on (the default) or off. With off, the ticks add up to the
     /// time of all CPUs
     #[arg(short = 'x', long, value_name = "on|off", allow_hyphen_values = true)]

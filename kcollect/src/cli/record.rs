@@ -75,6 +75,10 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
             .skip_idle
             .as_deref()
             .map_or(Ok(false), values::record_idle)?,
+        watch_wakers: data
+            .wakers
+            .as_deref()
+            .map_or(Ok(false), values::watch_wakers)?,
         limit: time.limit.as_deref().map_or(Ok(None), values::limit)?,
         budget: time.budget.as_deref().map(values::budget).transpose()?,
         archive: experiment

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bpf_abi::RecordHeader;
 use bpf_abi::layout::ALLOCATION_CALL_SITE;
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, StackUid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent, Detail, IoOperation};
@@ -74,6 +75,10 @@ pub struct StateInterval {
     pub ticks: Ticks,
     /// Details of the state.
     pub detail: Detail,
+    /// Why the thread was blocked.
+    pub cause: Cause,
+    /// The thread that ended it; 0 if none did, or it is not known.
+    pub waker: Tid,
 }
 
 impl StateInterval {
@@ -89,6 +94,8 @@ impl StateInterval {
             state: self.state,
             ticks: self.ticks,
             detail: self.detail.number(),
+            cause: self.cause,
+            waker: self.waker,
         }
     }
 }

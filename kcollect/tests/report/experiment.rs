@@ -174,6 +174,8 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
                 state,
                 ticks: Ticks(ticks),
                 detail: 0,
+                cause: experiment_format::cause::Cause::Undecided,
+                waker: experiment_format::ids::Tid(0),
             })
             .unwrap();
     }
@@ -197,6 +199,8 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
             state,
             ticks: Ticks(5),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         })
         .unwrap();
     // A tick stands for exactly 10 ms; the last second of the sleep has no tick.
@@ -292,6 +296,8 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
                 state,
                 ticks: Ticks(ticks.into()),
                 detail: 0,
+                cause: experiment_format::cause::Cause::Undecided,
+                waker: experiment_format::ids::Tid(0),
             })
             .unwrap();
         }

@@ -45,6 +45,8 @@ fn places_of_mere_sleep_come_last() {
             state,
             ticks: Ticks(count),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         };
         founder.tick(&tick).unwrap();
     }

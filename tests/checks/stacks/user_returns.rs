@@ -10,7 +10,7 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bpf::{KernelTypes, Programs, Settings, UserStackCapture};
+use bpf::{KernelFunctions, KernelTypes, Programs, Settings, UserStackCapture};
 use bpf_abi::Record;
 use counters::perf::cpu_events::open_clock;
 use experiment_format::ids::Tid;
@@ -121,7 +121,8 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         period_ns: PERIOD_NS,
         record_idle: false,
         max_kernel_frames: 127,
-        page_fault: (0, 0),
+        functions: KernelFunctions::default(),
+        watch_wakers: true,
         cpu_ids: cpus.last().map_or(1, |last| last + 1),
         hit_intervals: None,
         lock_threshold_ns: None,

@@ -324,6 +324,8 @@ impl StateInterval {
             state,
             ticks,
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         })
     }
 }

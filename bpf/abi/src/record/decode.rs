@@ -5,12 +5,12 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, transmute};
 
 use super::{
-    BlockRecord, CapturedStack, CgroupNumber, DetailTimes, IoCallRecord, IoFileRecord,
+    BlockRecord, CapturedStack, CauseTimes, CgroupNumber, DetailTimes, IoCallRecord, IoFileRecord,
     KernelCounts, KernelStack, LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord,
     Record, RecordHeader, ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };
 use crate::layout::{
-    ALLOCATION_CALL_SITE, BlockLayout, COPIED_CODE_DEVICE, CallTable, Detail, HeaderLayout,
+    ALLOCATION_CALL_SITE, BlockLayout, COPIED_CODE_DEVICE, CallTable, Cause, Detail, HeaderLayout,
     IoCallLayout, IoFileLayout, KernelCount, LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES,
     MAX_USER_RETURN_WORDS, OverflowLayout, PathEnd, REGISTERS, RecordFlags, RecordKind, STATES,
     ThreadLayout, UNCONFIRMED, UserReturnLayout, VIA_SCAN,
@@ -33,6 +33,9 @@ pub enum RecordError {
     /// An unknown microstate.
     #[error("{0} is not a microstate")]
     State(u8),
+    /// An unknown cause of a wait.
+    #[error("{0} is not the cause of a wait")]
+    Cause(u8),
     /// An unknown reason why a stack ends.
     #[error("{0} is not a reason why a stack ends")]
     End(u8),
@@ -259,6 +262,8 @@ fn off_cpu(rest: &mut Bytes<'_>) -> Result<Record, RecordError> {
         header: RecordHeader::from(&raw),
         state: raw.state,
         detail: OffCpuDetail::try_from(raw.detail).ok(),
+        cause: Cause::try_from(raw.cause).map_err(|_| RecordError::Cause(raw.cause))?,
+        waker: Some(raw.waker).filter(|waker| *waker != 0),
         blocked_ticks: raw.blocked,
         waited_ticks: waited_ticks.ok_or(RecordError::Blocked {
             blocked: raw.blocked,
@@ -348,6 +353,7 @@ fn thread(raw: &ThreadLayout) -> ThreadRecord {
             throttled: time(Detail::Throttled),
             stolen: time(Detail::Stolen),
         },
+        causes: CauseTimes::of(&raw.cause_ns),
         counts: KernelCounts {
             minor_faults: count(KernelCount::MinorFaults),
             major_faults: count(KernelCount::MajorFaults),

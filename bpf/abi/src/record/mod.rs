@@ -4,12 +4,12 @@ mod decode;
 mod sums;
 
 pub use decode::RecordError;
-pub use sums::{CpuCounts, DetailTimes, KernelCounts};
+pub use sums::{CauseTimes, CpuCounts, DetailTimes, KernelCounts};
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::layout::{CallTable, CodeFile, Detail, MORE_RESULTS, PathEnd, STATES, State};
+use crate::layout::{CallTable, Cause, CodeFile, Detail, MORE_RESULTS, PathEnd, STATES, State};
 use crate::unwind::{Registers, UnwindEnd};
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
@@ -138,6 +138,10 @@ pub struct OffCpuRecord {
     pub state: u8,
     /// What else is known of the state.
     pub detail: Option<OffCpuDetail>,
+    /// Why the thread was blocked.
+    pub cause: Cause,
+    /// The thread that woke it; None: an interrupt did, or it was not seen.
+    pub waker: Option<u32>,
     /// Boundaries in that state.
     pub blocked_ticks: u32,
     /// Boundaries since its wake-up, waiting for a CPU.
@@ -188,6 +192,8 @@ pub struct ThreadRecord {
     pub ns: [u64; STATES],
     /// Times by detail.
     pub details: DetailTimes,
+    /// Blocked times by cause.
+    pub causes: CauseTimes,
     /// What the kernel counted meanwhile.
     pub counts: KernelCounts,
     /// The hook on page faults of the kernel has seen one of this thread.

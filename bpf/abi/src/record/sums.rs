@@ -4,6 +4,8 @@ use std::ops::AddAssign;
 
 use serde::Serialize;
 
+use crate::layout::{CAUSE_SLOTS, CAUSES, LOCK_CAUSES};
+
 /// A struct of sums.
 macro_rules! sums {
     ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $sum:ident,)* }) => {
@@ -41,6 +43,51 @@ sums! {
         /// Of the wait for a CPU: while the hypervisor ran something else on the CPU that the
         /// thread was on.
         stolen,
+    }
+}
+
+/// Blocked times of a thread by cause, nanoseconds: in `UserLock`, and in all other blocked states.
+/// `Stopped` is in none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CauseTimes {
+    /// In states other than `UserLock`, by the number of the cause.
+    pub other: [u64; CAUSES],
+    /// In `UserLock`.
+    pub lock: [u64; CAUSES],
+}
+
+impl CauseTimes {
+    /// Returns the sums of a record, which has the locks' after the others'.
+    #[must_use]
+    pub(super) fn of(slots: &[u64; CAUSE_SLOTS]) -> CauseTimes {
+        CauseTimes {
+            other: std::array::from_fn(|cause| slots[cause]),
+            lock: std::array::from_fn(|cause| slots[LOCK_CAUSES + cause]),
+        }
+    }
+
+    /// Returns what was added since earlier sums. What moved from one cause to another since, as
+    /// a wait that had not ended does, counts only where it is now.
+    #[must_use]
+    pub fn since(self, before: &CauseTimes) -> CauseTimes {
+        let less = |now: [u64; CAUSES], before: [u64; CAUSES]| {
+            std::array::from_fn(|cause| now[cause].saturating_sub(before[cause]))
+        };
+        CauseTimes {
+            other: less(self.other, before.other),
+            lock: less(self.lock, before.lock),
+        }
+    }
+}
+
+impl AddAssign for CauseTimes {
+    fn add_assign(&mut self, other: CauseTimes) {
+        let both = [(&mut self.other, other.other), (&mut self.lock, other.lock)];
+        for (sums, others) in both {
+            for (sum, other) in sums.iter_mut().zip(others) {
+                *sum += other;
+            }
+        }
     }
 }
 

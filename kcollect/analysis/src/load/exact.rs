@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use experiment_format::Error;
+use experiment_format::cause::{Cause, WaitKind};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
@@ -53,6 +54,9 @@ impl DetailTimes {
     }
 }
 
+/// Blocked times by cause, nanoseconds, indexed by [`Cause::number`].
+pub type Causes = [Nanos; Cause::COUNT];
+
 /// Exact times of a thread, or the sum of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExactSums {
@@ -60,6 +64,10 @@ pub struct ExactSums {
     pub states: States,
     /// Details of the times in some states.
     pub detail: DetailTimes,
+    /// Blocked times by cause, in the state lock.
+    pub lock_causes: Causes,
+    /// Blocked times by cause, in sleep and in page faults.
+    pub other_causes: Causes,
 }
 
 impl ExactSums {
@@ -67,6 +75,40 @@ impl ExactSums {
     pub fn add(&mut self, other: &ExactSums) {
         add(&mut self.states, &other.states);
         self.detail.add(&other.detail);
+        add(&mut self.lock_causes, &other.lock_causes);
+        add(&mut self.other_causes, &other.other_causes);
+    }
+
+    /// Returns the time blocked for a cause, in any state, nanoseconds.
+    #[must_use]
+    pub fn of_cause(&self, cause: Cause) -> Nanos {
+        let at = cause as usize;
+        self.lock_causes[at].saturating_add(self.other_causes[at])
+    }
+
+    /// Returns the time blocked in waits of one kind, nanoseconds. The three kinds add up to the
+    /// states lock, sleep and the page faults.
+    #[must_use]
+    pub fn of_kind(&self, kind: WaitKind) -> Nanos {
+        let causes = Cause::ALL.into_iter().filter(|cause| cause.kind() == kind);
+        sum(causes.map(|cause| self.of_cause(cause)))
+    }
+
+    /// Adds time in the state at a position, which had not ended.
+    fn continue_in(&mut self, slot: usize, ns: Nanos) {
+        use Microstate::{DataFault, KernelFault, Sleep, TextFault, UserLock};
+        let state = &mut self.states[slot];
+        *state = state.saturating_add(ns);
+        let is = |states: &[Microstate]| states.iter().any(|state| *state as usize == slot);
+        let causes = if is(&[UserLock]) {
+            &mut self.lock_causes
+        } else if is(&[Sleep, TextFault, DataFault, KernelFault]) {
+            &mut self.other_causes
+        } else {
+            return;
+        };
+        let open = &mut causes[Cause::NotEnded as usize];
+        *open = open.saturating_add(ns);
     }
 
     /// Returns the nanoseconds of a state.
@@ -180,6 +222,49 @@ pub(super) struct ThreadLine<'a> {
     states_ns: StateTimes,
     #[serde(default)]
     detail_ns: DetailTimes,
+    #[serde(default)]
+    lock_cause_ns: CauseTimes,
+    #[serde(default)]
+    cause_ns: CauseTimes,
+}
+
+/// Nanoseconds by cause; the fields are the keywords of the causes.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct CauseTimes {
+    undecided: Nanos,
+    device: Nanos,
+    kernel: Nanos,
+    lock: Nanos,
+    child: Nanos,
+    write: Nanos,
+    thread_end: Nanos,
+    answer: Nanos,
+    middle: Nanos,
+    timer: Nanos,
+    outside: Nanos,
+    new_work: Nanos,
+    not_ended: Nanos,
+}
+
+impl CauseTimes {
+    fn by_number(&self) -> Causes {
+        [
+            self.undecided,
+            self.device,
+            self.kernel,
+            self.lock,
+            self.child,
+            self.write,
+            self.thread_end,
+            self.answer,
+            self.middle,
+            self.timer,
+            self.outside,
+            self.new_work,
+            self.not_ended,
+        ]
+    }
 }
 
 /// Nanoseconds by state; the fields are the keywords of the states' metrics.
@@ -221,6 +306,8 @@ impl ThreadLine<'_> {
         ExactSums {
             states: self.states(),
             detail: self.detail_ns,
+            lock_causes: self.lock_cause_ns.by_number(),
+            other_causes: self.cause_ns.by_number(),
         }
     }
 
@@ -305,8 +392,8 @@ impl ExactTimes {
             }
         }
         for (position, slot, at_ns) in running.into_values() {
-            let state = &mut times.threads[position].times.states[slot];
-            *state = state.saturating_add(end_ns.saturating_sub(at_ns));
+            let left_ns = end_ns.saturating_sub(at_ns);
+            times.threads[position].times.continue_in(slot, left_ns);
         }
         let named = |(process, sums)| ShortLived { process, ..sums };
         times.short_lived = short_lived.into_iter().map(named).collect();
@@ -314,9 +401,9 @@ impl ExactTimes {
     }
 }
 
-/// Adds `states` to `to`.
-pub fn add(to: &mut States, states: &States) {
-    for (to, ns) in to.iter_mut().zip(states) {
+/// Adds times to others by position.
+pub fn add<const COUNT: usize>(to: &mut [Nanos; COUNT], others: &[Nanos; COUNT]) {
+    for (to, ns) in to.iter_mut().zip(others) {
         *to = to.saturating_add(*ns);
     }
 }

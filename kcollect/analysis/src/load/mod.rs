@@ -300,6 +300,8 @@ impl Loader {
                     micros,
                     state: u8::try_from(record.state).unwrap_or(u8::MAX),
                     detail: u8::try_from(record.detail).unwrap_or(u8::MAX),
+                    cause: u8::try_from(record.cause).unwrap_or(u8::MAX),
+                    waker: record.waker,
                     ..row
                 });
             }
@@ -331,6 +333,8 @@ impl Loader {
             micros: 0,
             state: 0,
             detail: 0,
+            cause: 0,
+            waker: 0,
         })
     }
 

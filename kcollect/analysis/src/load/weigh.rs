@@ -681,6 +681,8 @@ impl Loader {
                 micros: founder.micros(at, exact_ns),
                 state: unsampled_state(at),
                 detail: 0,
+                cause: 0,
+                waker: 0,
             });
         }
     }
@@ -775,6 +777,8 @@ mod tests {
             micros: -1,
             state: *state as u8,
             detail: 0,
+            cause: 0,
+            waker: 0,
         });
         let mut rows: Vec<_> = rows.collect();
         for row in &rows {

@@ -27,7 +27,7 @@ pub const SUM_SLOTS: usize = 20;
 
 const _: () = assert!(SUM_SLOTS >= STATE_SLOTS);
 
-/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 40 bytes, since
+/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 48 bytes, since
 /// there may be many millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickRow {
@@ -51,6 +51,10 @@ pub struct TickRow {
     pub state: u8,
     /// The detail of the state, [`experiment_format::packet::Detail::number`].
     pub detail: u8,
+    /// Why the thread was blocked: [`experiment_format::cause::Cause::number`].
+    pub cause: u8,
+    /// The number of the thread that ended a blocked state; 0 if none did, or it is not known.
+    pub waker: u32,
 }
 
 impl TickRow {

@@ -68,6 +68,20 @@ pub(super) fn record_idle(typed: &str) -> Result<bool, CliError> {
     }
 }
 
+/// `-W`: whether what wakes threads is watched.
+pub(super) fn watch_wakers(typed: &str) -> Result<bool, CliError> {
+    match typed {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(error(
+            "-W",
+            typed,
+            "neither on nor off",
+            "type on (watch what wakes each thread) or off",
+        )),
+    }
+}
+
 /// `-A`: what is copied into the experiment.
 pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
     match typed {

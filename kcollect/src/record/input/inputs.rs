@@ -8,7 +8,8 @@ use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{
-    AllocationSampling, KernelTypes, Programs, ReturnProbes, Sabotage, Settings, UserStackCapture,
+    AllocationSampling, KernelFunctions, KernelTypes, Programs, ReturnProbes, Sabotage, Settings,
+    UserStackCapture,
 };
 use bpf_abi::layout::MAX_COUNTERS;
 use bpf_abi::{CapturedStack, CodeFile, CpuCounts, Record, ThreadName};
@@ -96,8 +97,8 @@ enum TestState {
 }
 
 impl Inputs {
-    /// Loads the BPF programs and opens all inputs, without recording yet. `page_fault` is the
-    /// range of the kernel's page fault handler; `types` are the kernel's types; `capture` is when
+    /// Loads the BPF programs and opens all inputs, without recording yet. `functions`
+    /// are those of the kernel that the programs look for; `types` are the kernel's types; `capture` is when
     /// user stacks are captured, if any process is followed; `counters` are opened for their
     /// overflows.
     ///
@@ -105,7 +106,7 @@ impl Inputs {
     /// A [`Failure`] with its hint.
     pub fn open(
         plan: &Plan,
-        page_fault: (u64, u64),
+        functions: KernelFunctions,
         types: &KernelTypes,
         capture: Option<UserStackCapture>,
         counters: &[CounterRequest],
@@ -141,7 +142,8 @@ impl Inputs {
                     },
                 }),
             max_kernel_frames: max_frames(),
-            page_fault,
+            functions,
+            watch_wakers: plan.watch_wakers,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
             user_stacks: capture,
             hit_intervals: hit_intervals(counters),

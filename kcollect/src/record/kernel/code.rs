@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 
+use bpf::KernelFunctions;
 use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::kernel::{BPF, KERNEL};
@@ -48,12 +49,19 @@ pub struct KernelCode {
 }
 
 impl KernelCode {
-    /// Returns the first address and the end of the kernel's function that handles page faults.
+    /// Returns the functions that the BPF programs look for.
     #[must_use]
-    pub fn page_fault(&self) -> (u64, u64) {
-        let extent = |function| self.functions().map(|all| all.extent(function));
-        let found = extent("exc_page_fault").filter(|found| *found != (0, 0));
-        found.or(extent("do_page_fault")).unwrap_or((0, 0))
+    pub fn sought(&self) -> KernelFunctions {
+        let extent = |function| self.functions().map_or((0, 0), |all| all.extent(function));
+        let page_fault = match extent("exc_page_fault") {
+            (0, 0) => extent("do_page_fault"),
+            found => found,
+        };
+        KernelFunctions {
+            page_fault,
+            hrtimer_wakeup: extent("hrtimer_wakeup").0,
+            process_timeout: extent("process_timeout").0,
+        }
     }
 
     /// Returns its functions at the start, until they are dropped.

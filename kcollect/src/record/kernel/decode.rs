@@ -6,6 +6,8 @@
 use std::sync::Arc;
 
 use bpf_abi::{self as abi, KernelStack, Mode, RecordHeader};
+use experiment_format::cause::Cause;
+use experiment_format::ids::Tid;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{Detail, UNKNOWN_KIND};
 use experiment_format::units::{Nanos, Ticks};
@@ -47,6 +49,8 @@ impl CpuTick {
                 state,
                 ticks,
                 detail,
+                cause: Cause::Undecided,
+                waker: Tid(0),
             }),
         };
         let parts = self.state.map(|state| {
@@ -132,7 +136,7 @@ impl Decoder {
             Some(abi::OffCpuDetail::Throttled) => Detail::Throttled,
             _ => Detail::Woken,
         };
-        let part = |state, ticks, detail| ThreadActivity {
+        let part = |state, ticks, detail, cause, waker| ThreadActivity {
             header: record.header,
             instance,
             kernel: Arc::clone(&stack.frames),
@@ -141,16 +145,26 @@ impl Decoder {
                 state,
                 ticks,
                 detail,
+                cause,
+                waker,
             }),
         };
         let state = Microstate::ALL[usize::from(record.state)];
         OffCpu {
             parts: [
-                part(state, Ticks(record.blocked_ticks.into()), blocked),
+                part(
+                    state,
+                    Ticks(record.blocked_ticks.into()),
+                    blocked,
+                    cause_of(record.cause),
+                    Tid(record.waker.unwrap_or(0)),
+                ),
                 part(
                     Microstate::WaitCpu,
                     Ticks(record.waited_ticks.into()),
                     waited,
+                    Cause::Undecided,
+                    Tid(0),
                 ),
             ],
             stack,
@@ -243,6 +257,12 @@ impl Decoder {
             exact = next > 0 && pc < self.interrupt_entries[next - 1].1;
         }
     }
+}
+
+/// Returns the cause as experiments have it: the numbers are the same.
+fn cause_of(cause: abi::layout::Cause) -> Cause {
+    const { assert!(abi::layout::CAUSES == Cause::COUNT) };
+    Cause::try_from(cause as u8).unwrap_or_default()
 }
 
 /// The entry of x86-64's page faults.

@@ -14,6 +14,7 @@ use bpf::UserStackCapture;
 use bpf_abi::{KernelStack, RecordHeader, ThreadRecord};
 use counters::names::event::CounterRequest;
 use experiment_format::Error;
+use experiment_format::cause::Cause;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
@@ -197,6 +198,8 @@ impl MachineWriter {
             state: Microstate::KernelCpu,
             ticks,
             detail: Detail::None,
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         self.writer.tick(&interval.packet(header, stack))?;
         self.recorded.ticks += ticks;

@@ -8,7 +8,8 @@
 //!   periodic sample skips the line, at most nine times in succession, while the thread has spent
 //!   less than 10 ms outside the state of its last line since then ([`PeriodicSamples`]). A line
 //!   has its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or
-//!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and
+//!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns`; the
+//!   blocked times by cause, `lock_cause_ns` of the state lock and `cause_ns` of the others; and
 //!   `counts`. All sums are since the thread was first recorded; those that are 0 are left out. A
 //!   thread that has no line at a sample is still in the state of its last line, except for these
 //!   10 ms. `process` is the name of its process, if it is not the thread's.
@@ -29,6 +30,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bpf_abi::ThreadRecord;
+use bpf_abi::layout::CAUSES;
+use experiment_format::cause::Cause;
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
@@ -254,7 +257,19 @@ fn sums(line: &mut Map<String, Value>, times: &Times, states: [Nanos; Microstate
     line.insert("tracked_ns".into(), times.tracked_ns.0.into());
     line.insert("states_ns".into(), Value::Object(states.collect()));
     line.insert("detail_ns".into(), without_zeros(&times.details));
+    line.insert("cause_ns".into(), by_cause(&times.causes.other));
+    line.insert("lock_cause_ns".into(), by_cause(&times.causes.lock));
     line.insert("counts".into(), without_zeros(&times.counts));
+}
+
+/// Returns the times that are not 0 by the keywords of their causes.
+fn by_cause(times: &[u64; CAUSES]) -> Value {
+    let times = Cause::ALL.iter().zip(times).filter(|(_, ns)| **ns > 0);
+    Value::Object(
+        times
+            .map(|(cause, ns)| (cause.keyword().to_owned(), (*ns).into()))
+            .collect(),
+    )
 }
 
 fn without_zeros(sums: &impl Serialize) -> Value {

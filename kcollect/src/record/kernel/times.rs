@@ -1,6 +1,6 @@
 //! The times of a thread, or the sum of many: exact nanoseconds, ticks, and the kernel's counts.
 
-use bpf_abi::{DetailTimes, KernelCounts, ThreadRecord};
+use bpf_abi::{CauseTimes, DetailTimes, KernelCounts, ThreadRecord};
 use experiment_format::microstate::Microstate;
 use experiment_format::units::{Nanos, Ticks};
 
@@ -26,6 +26,8 @@ pub struct Times {
     pub tracked_ns: Nanos,
     /// Details of some states: block I/O, preempted, throttled and others.
     pub details: DetailTimes,
+    /// Blocked times by cause.
+    pub causes: CauseTimes,
     /// The kernel's counts during that time.
     pub counts: KernelCounts,
 }
@@ -87,6 +89,7 @@ impl Times {
             ns: thread.ns.map(Nanos),
             tracked_ns: Nanos(thread.tracked_ns),
             details: thread.details,
+            causes: thread.causes,
             counts: thread.counts,
         }
     }
@@ -122,6 +125,7 @@ impl Times {
     pub fn since(mut self, before: &Times) -> Times {
         self.tracked_ns -= before.tracked_ns.min(self.tracked_ns);
         self.details = self.details.since(&before.details);
+        self.causes = self.causes.since(&before.causes);
         self.counts = self.counts.since(&before.counts);
         for (ns, before) in self.ns.iter_mut().zip(before.ns) {
             *ns -= before.min(*ns);
@@ -134,6 +138,7 @@ impl Times {
         self.ticks.add(&other.ticks);
         self.tracked_ns += other.tracked_ns;
         self.details += other.details;
+        self.causes += other.causes;
         self.counts += other.counts;
         for (sum, ns) in self.ns.iter_mut().zip(other.ns) {
             *sum += ns;

@@ -73,7 +73,7 @@ impl<'a> Start<'a> {
         let types = KernelTypes::read();
         let follows = plan.follow.follows();
         let capture = follows.then(|| UserStackCapture::of(&types));
-        let inputs = Inputs::open(plan, kernel.page_fault(), &types, capture, counters)?;
+        let inputs = Inputs::open(plan, kernel.sought(), &types, capture, counters)?;
         // Megabytes.
         drop(types);
 

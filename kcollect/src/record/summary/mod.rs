@@ -26,7 +26,7 @@ use user_collector::archive::ArchiveStats;
 pub use self::budget::BudgetSummary;
 pub use self::followed::FollowSummary;
 pub use self::own_cost::{OwnCost, OwnStart, RecordingTimes, own_use};
-pub use self::process::{DetailSeconds, ProcessSummary};
+pub use self::process::{DetailSeconds, ProcessSummary, WaitSeconds};
 pub use self::traced::{
     BlockSummary, CounterSummary, IoCallSummary, LockWaitSummary, MemorySummary,
 };
@@ -98,6 +98,11 @@ pub struct Summary {
     pub processes: Vec<ProcessSummary>,
     /// Details of some states of all threads.
     pub detail_s: DetailSeconds,
+    /// How much of the time blocked of all threads was suffered, and how much was idle.
+    pub waited_s: WaitSeconds,
+    /// What woke each thread was watched (`-W on`). Otherwise a wait is undecided unless the
+    /// waiting thread's own state says its cause.
+    pub wakers_watched: bool,
     /// The followed processes. None if none could be followed.
     pub followed: Option<FollowSummary>,
     /// The archived files of followed processes (`-A`). It is set last.
@@ -243,6 +248,8 @@ impl Summary {
                 .map(|times| ProcessSummary::new(times, None, plan.tick_interval))
                 .collect(),
             detail_s: DetailSeconds::new(&system.details),
+            waited_s: WaitSeconds::new(&system.causes),
+            wakers_watched: inputs.programs.watches_wakers(),
             followed,
             archive: None,
             cost: OwnCost::new(&times, totals, dispatcher.router.bytes_written()),

@@ -1,6 +1,7 @@
 //! The times of a process or thread, as a row of the summary.
 
-use bpf_abi::{DetailTimes, KernelCounts};
+use bpf_abi::{CauseTimes, DetailTimes, KernelCounts};
+use experiment_format::cause::{Cause, WaitKind};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::{Nanos, Ticks};
 use serde::Serialize;
@@ -31,6 +32,8 @@ pub struct ProcessSummary {
     pub states_s: Vec<f64>,
     /// Details of some states.
     pub detail_s: DetailSeconds,
+    /// How much of the time blocked was suffered, and how much was idle.
+    pub waited_s: WaitSeconds,
     /// Counts of the kernel for them.
     pub counts: KernelCounts,
     /// The number of threads.
@@ -65,6 +68,7 @@ impl ProcessSummary {
             ticks: times.times.ticks.sum(),
             states_s: times.times.states().map(|ns| ns.as_secs_f64()).to_vec(),
             detail_s: DetailSeconds::new(&times.times.details),
+            waited_s: WaitSeconds::new(&times.times.causes),
             counts: times.times.counts,
             threads: times.threads,
             tracked_s: times.times.tracked_ns.as_secs_f64(),
@@ -80,6 +84,35 @@ impl DetailSeconds {
             preempted: seconds(Nanos(details.preempted)),
             throttled: seconds(Nanos(details.throttled)),
             stolen: seconds(Nanos(details.stolen)),
+        }
+    }
+}
+
+/// The time blocked by what it was for the threads, seconds. The three add up to the states lock,
+/// sleep and the page faults.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct WaitSeconds {
+    /// They needed something in the middle of work.
+    pub suffered: f64,
+    /// They had nothing to do.
+    pub idle: f64,
+    /// Neither is known.
+    pub undecided: f64,
+}
+
+impl WaitSeconds {
+    pub(super) fn new(causes: &CauseTimes) -> WaitSeconds {
+        let seconds = |kind| {
+            let of_kind = Cause::ALL.into_iter().filter(|cause| cause.kind() == kind);
+            let ns: Nanos = of_kind
+                .map(|cause| Nanos(causes.other[cause as usize] + causes.lock[cause as usize]))
+                .sum();
+            ns.as_secs_f64()
+        };
+        WaitSeconds {
+            suffered: seconds(WaitKind::Suffered),
+            idle: seconds(WaitKind::Idle),
+            undecided: seconds(WaitKind::Undecided),
         }
     }
 }

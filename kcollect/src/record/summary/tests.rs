@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use bpf_abi::unwind::UnwindEnd;
-use bpf_abi::{DetailTimes, KernelCounts};
+use bpf_abi::{CauseTimes, DetailTimes, KernelCounts};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::{describe, phrase};
 use serde_json::Value;
@@ -31,6 +31,7 @@ pub(super) fn full() -> Summary {
         ticks: Ticks(200),
         states_s: vec![1.5, 0.5, 0.0, 0.0, 0.25, 0.0, 3.0, 2.0, 0.125, 0.0],
         detail_s: DetailSeconds::new(&DetailTimes::default()),
+        waited_s: WaitSeconds::new(&CauseTimes::default()),
         counts: KernelCounts::default(),
         threads: 1,
         tracked_s: 7.375,
@@ -173,6 +174,8 @@ pub(super) fn full() -> Summary {
         states: vec!["user"],
         processes: vec![process.clone()],
         detail_s: process.detail_s,
+        waited_s: process.waited_s,
+        wakers_watched: true,
         followed: Some(FollowSummary {
             processes: vec![followed],
             user_stacks: stacks(400),

@@ -117,6 +117,8 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             state: Microstate::ALL[number as usize % Microstate::PER_THREAD],
             ticks: Ticks(3 + u64::from(number)),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         })?;
     }
     // An interval whose stack the kernel did not return.
@@ -130,6 +132,8 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
         state: Microstate::Sleep,
         ticks: Ticks(7),
         detail: 0,
+        cause: experiment_format::cause::Cause::Undecided,
+        waker: experiment_format::ids::Tid(0),
     })?;
     // No exact time is known of any of its threads: they have their ticks.
     founder.side_line("threads.jsonl", "{\"sample\":0,\"at_ns\":60000000000}\n")?;

@@ -124,6 +124,8 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
             state: Microstate::KernelCpu,
             ticks: Ticks(5),
             detail: 0,
+            cause: experiment_format::cause::Cause::Undecided,
+            waker: experiment_format::ids::Tid(0),
         })?;
         founder.counted(&CounterEvent {
             cpu: 0,
@@ -359,6 +361,8 @@ fn ticks(
         state,
         ticks: Ticks(1 + u64::from(number)),
         detail: number % (STATE_SLOTS as u32).min(6),
+        cause: experiment_format::cause::Cause::Undecided,
+        waker: experiment_format::ids::Tid(0),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use bpf::{KernelTypes, UserStackCapture};
+use bpf::{KernelFunctions, KernelTypes, UserStackCapture};
 use host::exit::{ExitKind, Failure};
 use host::machine::now;
 
@@ -21,11 +21,11 @@ const LONGEST: Duration = Duration::from_secs(20);
 #[must_use]
 pub fn findings(
     plan: &Plan,
-    page_fault: (u64, u64),
+    functions: KernelFunctions,
     types: &KernelTypes,
     capture: UserStackCapture,
 ) -> Vec<Finding> {
-    match run(plan, page_fault, types, capture) {
+    match run(plan, functions, types, capture) {
         Ok(report) => report
             .checks
             .iter()
@@ -41,11 +41,11 @@ pub fn findings(
 
 fn run(
     plan: &Plan,
-    page_fault: (u64, u64),
+    functions: KernelFunctions,
     types: &KernelTypes,
     capture: UserStackCapture,
 ) -> Result<Report, Failure> {
-    let mut inputs = Inputs::open(plan, page_fault, types, Some(capture), &[])?;
+    let mut inputs = Inputs::open(plan, functions, types, Some(capture), &[])?;
     inputs.set_self_test(Phases::DOCTOR);
     let started = inputs.set_recording(true)?;
     let report = loop {
