@@ -404,12 +404,14 @@ fn by_name(kernel: &Kernel, name: Option<&Name>) -> Vec<Finding> {
         .chunks_exact(3)
         .map(|words| types.name(words[0]))
         .collect();
-    let enumerators = ENUMERATORS
-        .iter()
-        .filter(|row| types.enumerator(row.name).is_none());
+    let enumerators = ENUMERATORS.iter().filter(|row| {
+        row.names
+            .iter()
+            .all(|name| types.enumerator(name).is_none())
+    });
     let variables = PER_CPU_VARIABLES
         .iter()
-        .filter(|row| !variables.contains(row.name));
+        .filter(|row| !row.names.iter().any(|name| variables.contains(*name)));
     enumerators
         .chain(variables)
         .map(|row| {
@@ -418,7 +420,7 @@ fn by_name(kernel: &Kernel, name: Option<&Name>) -> Vec<Finding> {
                 .filter(|(when, _)| name.is_none_or(|name| name.is_in(*when)));
             Finding {
                 reason: missing.map(|(_, reason)| reason.to_owned()),
-                ..fault(row.name, "the kernel has none")
+                ..fault(&row.names.join(" or "), "the kernel has none")
             }
         })
         .collect()

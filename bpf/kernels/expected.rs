@@ -335,6 +335,11 @@ pub(crate) const TRACEPOINTS: &[Tracepoint] = &[
         missing: None,
     },
     Tracepoint {
+        names: &["sched_waking"],
+        prototypes: &["struct task_struct *"],
+        missing: None,
+    },
+    Tracepoint {
         names: &["sched_wakeup_new"],
         prototypes: &["struct task_struct *"],
         missing: None,
@@ -399,21 +404,22 @@ pub(crate) const TRACEPOINTS: &[Tracepoint] = &[
 
 /// What is looked up by name.
 pub(crate) struct Named {
-    pub(crate) name: &'static str,
+    /// Its names, of which a kernel has one.
+    pub(crate) names: &'static [&'static str],
     pub(crate) missing: Option<(When, &'static str)>,
 }
 
 pub(crate) const ENUMERATORS: &[Named] = &[
     Named {
-        name: "REQ_F_REISSUE_BIT",
+        names: &["REQ_F_REISSUE_BIT"],
         missing: None,
     },
     Named {
-        name: "REQ_F_SKIP_LINK_CQES_BIT",
+        names: &["REQ_F_SKIP_LINK_CQES_BIT"],
         missing: None,
     },
     Named {
-        name: "BPF_TRACE_UPROBE_SESSION",
+        names: &["BPF_TRACE_UPROBE_SESSION"],
         missing: Some((
             When::Before((6, 13)),
             "Linux 6.12 and older: no sessions, each return is probed",
@@ -424,11 +430,23 @@ pub(crate) const ENUMERATORS: &[Named] = &[
 /// In the section of variables of which each CPU has its own.
 pub(crate) const PER_CPU_VARIABLES: &[Named] = &[
     Named {
-        name: "runqueues",
+        names: &["runqueues"],
         missing: None,
     },
     Named {
-        name: "steal_time",
+        names: &["__preempt_count", "pcpu_hot"],
+        missing: Some((When::On("arm64"), "the count is in the thread")),
+    },
+    Named {
+        names: &["hrtimer_bases"],
+        missing: None,
+    },
+    Named {
+        names: &["timer_bases"],
+        missing: None,
+    },
+    Named {
+        names: &["steal_time"],
         missing: Some((When::On("arm64"), "stolen time counts as used")),
     },
 ];

@@ -35,7 +35,11 @@ pub(crate) fn needed_names(object: &BpfObject) -> BTreeSet<String> {
     let tracepoints = TRACEPOINTS.iter().flat_map(|row| row.names);
     names.extend(tracepoints.map(|name| format!("btf_trace_{name}")));
     let others = ENUMERATORS.iter().chain(PER_CPU_VARIABLES);
-    names.extend(others.map(|row| row.name.to_owned()));
+    names.extend(
+        others
+            .flat_map(|row| row.names)
+            .map(|name| (*name).to_owned()),
+    );
     names
 }
 
