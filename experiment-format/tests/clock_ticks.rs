@@ -43,7 +43,7 @@ struct Written {
 }
 
 /// The size of a packet.
-const BYTES: usize = 40;
+const BYTES: usize = 48;
 
 /// Returns the process of a thread; each has four threads.
 fn process(tid: u32) -> u32 {

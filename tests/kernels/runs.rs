@@ -100,7 +100,7 @@ pub(crate) const RUNS: [&[Run]; 3] = [
     &[
         Run {
             name: STATES,
-            args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
+            args: &["-p", "hi", "-x", "off", "-F", "off", "-W", "on", "--"],
             load: &[SELF, LOAD],
             alongside: &[],
         },
@@ -184,7 +184,7 @@ pub(crate) const RUNS: [&[Run]; 3] = [
     &[
         Run {
             name: MOVING,
-            args: &["-p", "on", "-x", "off", "-F", "on", "--"],
+            args: &["-p", "on", "-x", "off", "-F", "on", "-W", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
             alongside: &[],
         },

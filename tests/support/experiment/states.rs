@@ -127,6 +127,19 @@ pub struct ProcessTimes {
     pub states_s: [f64; Microstate::PER_THREAD],
     /// Parts of that, by detail. Older experiments have none.
     pub detail_s: Option<Detail>,
+    /// The time blocked, by what it was for the threads. Older experiments have none.
+    pub waited_s: Option<Waited>,
+}
+
+/// The time blocked of a row, seconds.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Waited {
+    /// Its threads needed something in the middle of work.
+    pub suffered: f64,
+    /// They had nothing to do.
+    pub idle: f64,
+    /// Neither is known.
+    pub undecided: f64,
 }
 
 /// Parts of a row's times, seconds. Each is in one of the states as well.
@@ -224,6 +237,7 @@ impl States {
     pub fn conserve_within(&self, residents: &BTreeSet<Pid>, whole_s: f64) -> Result<()> {
         let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
         wrong.extend(self.processes.iter().filter_map(not_parts));
+        wrong.extend(self.processes.iter().filter_map(not_caused));
         wrong.extend(self.not_all_there(residents, whole_s));
         verdict("conservation", &wrong)
     }
@@ -529,6 +543,26 @@ fn not_whole(row: &ProcessTimes) -> Option<String> {
     let whole = (sum - row.tracked_s).abs() <= allowed;
     let possible = row.states_s.iter().all(|seconds| *seconds >= 0.0);
     (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
+}
+
+/// Says how the kinds of waits of a process do not add up to its blocked states.
+fn not_caused(row: &ProcessTimes) -> Option<String> {
+    let waited = row.waited_s?;
+    let blocked = [
+        Microstate::TextFault,
+        Microstate::DataFault,
+        Microstate::KernelFault,
+        Microstate::UserLock,
+        Microstate::Sleep,
+    ];
+    let blocked: f64 = blocked
+        .iter()
+        .map(|state| row.states_s[state.number() as usize])
+        .sum();
+    let caused = waited.suffered + waited.idle + waited.undecided;
+    // Each of eight numbers is rounded.
+    ((caused - blocked).abs() > 8.0 * DIGIT_S * (1.0 + blocked))
+        .then(|| format!("{}: blocked for {blocked} s, but {waited:?}", row.name))
 }
 
 /// Returns a message if a detail of a row is longer than the states that it is part of.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::layout::{CallTable, CodeFile, MAX_KERNEL_FRAMES, PathEnd};
+use crate::layout::{CAUSE_SLOTS, CAUSES, CallTable, Cause, CodeFile, MAX_KERNEL_FRAMES, PathEnd};
 use crate::record::*;
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -17,16 +17,29 @@ fn alone(bytes: &[u8]) -> Result<Record, Option<RecordError>> {
 }
 
 /// A record's bytes: kind, state, detail, flags, frames, and what follows the head.
-fn record([kind, state, detail, flags]: [u8; 4], frames: usize, body: &[u64]) -> Vec<u8> {
+fn record(head: [u8; 4], frames: usize, body: &[u64]) -> Vec<u8> {
+    record_of_wait(head, frames, (0, 0), body)
+}
+
+/// The same with a cause and a waker.
+fn record_of_wait(
+    [kind, state, detail, flags]: [u8; 4],
+    frames: usize,
+    (cause, waker): (u8, u32),
+    body: &[u64],
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(7_000_000_001_u64.to_ne_bytes());
     for half in [3_u32, 100, 101, 5, 2, 9] {
         bytes.extend(half.to_ne_bytes());
     }
-    bytes.extend([kind, state, detail, 0]);
+    bytes.extend([kind, state, detail, cause]);
     bytes.extend((frames as u16).to_ne_bytes());
     bytes.extend(u16::from(flags).to_ne_bytes());
     bytes.extend(b"worker/7\0garbage");
+    [waker, 0_u32]
+        .iter()
+        .for_each(|half| bytes.extend(half.to_ne_bytes()));
     body.iter()
         .for_each(|word| bytes.extend(word.to_ne_bytes()));
     bytes
@@ -78,6 +91,14 @@ fn an_off_cpu_interval_decodes() {
     assert_eq!(off_cpu.counts(), [0, 0, 0, 0, 0, 0, 2, 0, 3, 0]);
     assert_eq!(off_cpu.detail, Some(OffCpuDetail::BlockIo));
     assert!(off_cpu.stack.missing && off_cpu.stack.frames.is_empty());
+    assert_eq!((off_cpu.cause, off_cpu.waker), (Cause::Undecided, None));
+    let caused = |cause| alone(&record_of_wait([3, 6, 10, 4], 0, (cause, 77), &[]));
+    let Record::OffCpu(off_cpu) = caused(3).unwrap() else {
+        panic!("not an off-CPU record");
+    };
+    assert_eq!((off_cpu.cause, off_cpu.waker), (Cause::Lock, Some(77)));
+    let refused = RecordError::Cause(CAUSES as u8);
+    assert_eq!(caused(CAUSES as u8), Err(Some(refused)));
     // Preempted: nothing else than a wait.
     let Record::OffCpu(off_cpu) = alone(&record([3, 8, 11, 4], 0, &[])).unwrap() else {
         panic!("not an off-CPU record");
@@ -87,7 +108,9 @@ fn an_off_cpu_interval_decodes() {
 
 #[test]
 fn a_thread_and_a_user_return_decode() {
-    let mut words: Vec<u64> = (0..29).collect();
+    let mut words: Vec<u64> = (0..18).collect();
+    words.extend((0..CAUSE_SLOTS as u64).map(|slot| 1000 + slot));
+    words.extend(18..29);
     words.push(29 << 32 | 30);
     let Record::Thread(thread) = alone(&record([4, 7, 0, 8], 0, &words)).unwrap() else {
         panic!("not a thread");
@@ -98,6 +121,8 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!((thread.ns[0], thread.ns[9]), (4, 13));
     assert_eq!(thread.details.throttled, 16);
     assert_eq!(thread.details.stolen, 17);
+    assert_eq!(thread.causes.other[Cause::Device as usize], 1001);
+    assert_eq!(thread.causes.lock[Cause::NotEnded as usize], 1028);
     assert_eq!(thread.counts.minor_faults, 18);
     assert_eq!(thread.counts.written_bytes, 27);
     let CgroupNumber { inode, hierarchy } = thread.cgroup;
@@ -288,7 +313,7 @@ fn the_path_of_a_registered_file_decodes() {
 #[test]
 fn records_that_follow_each_other_decode_one_by_one() {
     let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
-    bytes.extend(record([4, 7, 0, 0], 0, &[0; 30]));
+    bytes.extend(record([4, 7, 0, 0], 0, &[0; 30 + CAUSE_SLOTS]));
     let all = |bytes| Record::decode_all(bytes).collect::<Result<Vec<_>, _>>();
     let records = all(&bytes).unwrap();
     assert!(matches!(
@@ -309,7 +334,7 @@ fn bad_records_are_refused() {
     let refused = [
         record([0, 0, 0, 0], 1, &[1, 2]),
         record([4, 0, 0, 0], 0, &[0; 27]),
-        record([4, 0, 0, 0], 30, &[0; 30]),
+        record([4, 0, 0, 0], 30, &[0; 30 + CAUSE_SLOTS]),
         record([5, 0, 0, 0], 0, &[0; 3]),
         record([5, 0, 0, 0], 0, &[0, 0, 0, 200]),
         record([5, 0, 0, 64], 1, &[0; 5]),

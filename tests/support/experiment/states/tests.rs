@@ -22,6 +22,7 @@ fn slept() -> (States, Truth) {
         tracked_s: 4.0,
         states_s: truth.states_s,
         detail_s: None,
+        waited_s: None,
     };
     let account = States {
         states: Vec::new(),
