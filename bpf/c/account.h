@@ -63,7 +63,6 @@ struct off_cpu {
 	__u64 from_ns, woken_ns, to_ns;
 	__u32 state;
 	__u32 detail;
-	__u32 cause;
 };
 
 static inline void account_begin_interval(struct account *account, __u64 now_ns, __u32 state,
@@ -108,6 +107,7 @@ static inline void account_switch_out(struct account *account, __u64 now_ns, __u
 	account->ns[STATE_WAIT_CPU] += stolen_ns;
 	account->ns[DETAIL_STOLEN] += stolen_ns;
 	account->run_time_ns = run_time;
+	account->cause = CAUSE_UNDECIDED;
 	account_begin_interval(account, account->since_ns + ran + stolen_ns, state, detail,
 			       run_delay);
 }
@@ -119,8 +119,7 @@ static inline struct off_cpu account_off_cpu(const struct account *account, __u6
 	struct off_cpu off_cpu = {.from_ns = account->since_ns,
 				  .to_ns = now_ns,
 				  .state = account->state,
-				  .detail = account->detail,
-				  .cause = account->cause};
+				  .detail = account->detail};
 	__u64 length, waited;
 
 	/* Clocks of two CPUs may differ a little: an interval is never negative. */
@@ -140,31 +139,37 @@ static inline __u32 cause_slot(__u32 cause, __u32 state)
 	return (cause & (LOCK_CAUSES - 1)) | (state == STATE_USER_LOCK ? LOCK_CAUSES : 0);
 }
 
+/* Adds to a sum of causes. The compiler may know the range of `slot`, and leave out the mask, by
+ * which a verifier knows it. */
+static inline void account_add_cause(struct account *account, __u64 slot, __u64 ns)
+{
+	asm volatile("" : "+r"(slot));
+	account->cause_ns[slot & (CAUSE_SLOTS - 1)] += ns;
+}
+
 /* Ends waits that the thread did not continue. */
 static inline void account_flush_pending(struct account *account)
 {
-	account->cause_ns[account->pending_slot & (CAUSE_SLOTS - 1)] += account->pending_ns;
+	account_add_cause(account, account->pending_slot, account->pending_ns);
 	account->pending_ns = 0;
 }
 
-/* Adds a wait to the sums of causes. */
-static inline void account_cause(struct account *account, __u32 state, __u32 cause, __u64 ns)
+/* Adds a blocked time in the account's state to the sums of causes. All else is in the account, since
+ * the callers' stacks are full. */
+static inline void account_cause(struct account *account, __u64 ns)
 {
-	__u32 slot = cause_slot(cause, state);
+	__u32 slot = cause_slot(account->cause, account->state);
 
-	if (account->continues) {
-		if ((slot ^ account->pending_slot) & LOCK_CAUSES)
-			account_flush_pending(account);
-		account->pending_ns += ns;
-		account->pending_slot = slot;
-		account->continues = 0;
+	if (account->state == STATE_STOPPED)
 		return;
-	}
 	/* What is pending was in the same state, or it is no part of this wait. */
 	if ((slot ^ account->pending_slot) & LOCK_CAUSES)
 		account_flush_pending(account);
-	account->cause_ns[slot & (CAUSE_SLOTS - 1)] += ns + account->pending_ns;
-	account->pending_ns = 0;
+	account->pending_ns += ns;
+	account->pending_slot = slot;
+	if (!account->continues)
+		account_flush_pending(account);
+	account->continues = 0;
 }
 
 /* The thread is on a CPU again; `run_time` is the scheduler's sum of its times on a CPU.
@@ -177,16 +182,13 @@ account_switch_in(struct account *account, __u64 now_ns, __u64 run_delay, __u64 
 {
 	struct off_cpu off_cpu;
 
-	if (account->state == STATE_ON_CPU) {
+	if (account->state == STATE_ON_CPU)
 		account_switch_out(account, now_ns, STATE_SLEEP, DETAIL_NONE, account->run_delay_ns,
 				   run_time, 0);
-		account->cause = CAUSE_UNDECIDED;
-	}
 	off_cpu = account_off_cpu(account, now_ns, run_delay);
 	account->ns[TIME_SLOT(off_cpu.state)] += off_cpu.woken_ns - off_cpu.from_ns;
-	if (off_cpu.woken_ns > off_cpu.from_ns && off_cpu.state != STATE_STOPPED)
-		account_cause(account, off_cpu.state, off_cpu.cause,
-			      off_cpu.woken_ns - off_cpu.from_ns);
+	if (off_cpu.woken_ns > off_cpu.from_ns)
+		account_cause(account, off_cpu.woken_ns - off_cpu.from_ns);
 	account->ns[STATE_WAIT_CPU] += off_cpu.to_ns - off_cpu.woken_ns;
 	account->ns[TIME_SLOT(off_cpu.detail)] +=
 		(off_cpu.state == STATE_WAIT_CPU ? off_cpu.to_ns : off_cpu.woken_ns) -

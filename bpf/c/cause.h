@@ -27,11 +27,6 @@ extern const volatile bool watch_wakers;
  * bpf/src/causes.rs. Only calls of 64-bit programs are here. */
 extern const volatile __u8 call_causes[IO_CALLS];
 
-/* A thread that waits again in the same place so soon has not ended its wait. */
-#define CONTINUES_WITHIN_NS 200000
-/* A wake-up may be seen before the switch-out that it ends. */
-#define WAKE_UP_RACE_NS 50000
-
 /* What is known of a system call by its number. */
 static __always_inline __u8 call_facts(struct task_struct *task, long call)
 {
@@ -39,6 +34,10 @@ static __always_inline __u8 call_facts(struct task_struct *task, long call)
 		return 0;
 	return call_causes[call & (IO_CALLS - 1)];
 }
+
+/* Bits of a futex command that say how, and not what: a private futex, and which clock. */
+#define FUTEX_PRIVATE 128
+#define FUTEX_FLAGS   (FUTEX_PRIVATE | 256)
 
 /* A number above those of all threads (PID_MAX_LIMIT). */
 #define THREADS_END (1U << 22)
@@ -49,22 +48,20 @@ static __always_inline __u8 call_facts(struct task_struct *task, long call)
 static __always_inline __u32 futex_cause(struct task_struct *task, const struct pt_regs *regs,
 					 long call)
 {
-	const __u32 WAIT = 0, LOCK_PI = 6, WAIT_BITSET = 9, LOCK_PI2 = 13, PRIVATE = 128;
-	__u64 arguments[IO_ARGUMENTS] = {};
-	__u32 operation, value;
+	const __u32 WAIT = 0, LOCK_PI = 6, WAIT_BITSET = 9, LOCK_PI2 = 13;
+	/* The registers of a system call's first three arguments are those of a function's. */
+	__u32 command = second_argument(regs), value = third_argument(regs);
+	__u32 operation = command & ~FUTEX_FLAGS;
 
-	if (!is_futex_command(call))
+	if (!is_futex_command(call) || is_compat(task))
 		return CAUSE_UNDECIDED;
-	system_call_arguments(task, regs, arguments);
-	operation = arguments[1] & 127;
-	value = arguments[2];
 	if (operation == LOCK_PI || operation == LOCK_PI2)
 		return CAUSE_LOCK;
 	if (operation != WAIT && operation != WAIT_BITSET)
 		return CAUSE_UNDECIDED;
 	if (value == 2 || (value >> 31 && (value & ~(1U << 31)) < THREADS_END))
 		return CAUSE_LOCK;
-	if (!(arguments[1] & PRIVATE) && value >= task->tgid && value < THREADS_END)
+	if (!(command & FUTEX_PRIVATE) && value >= task->tgid && value < THREADS_END)
 		return CAUSE_THREAD_END;
 	return CAUSE_UNDECIDED;
 }
@@ -98,52 +95,6 @@ static __always_inline __u32 own_cause(struct task_struct *task, __u32 state, __
 	if (state == STATE_USER_LOCK)
 		return futex_cause(task, regs, call);
 	return cause;
-}
-
-/* Where a thread waits: its system call and its user stack pointer. */
-static __always_inline __u64 place_of(struct task_struct *task)
-{
-	struct pt_regs *regs;
-
-	if (task->flags & PF_KTHREAD)
-		return 0;
-	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	return regs ? (__u64)system_call_number(regs) << 48 ^ user_sp(regs) : 0;
-}
-
-/* A thread leaves its CPU into a blocked state whose own cause is noted already. */
-static __always_inline void leave_to_wait(struct task_struct *task, struct thread *thread,
-					  __u64 now_ns)
-{
-	struct wake *wake = &thread->wake;
-	__u64 place = place_of(task);
-
-	if (thread->account.pending_ns &&
-	    (place != wake->place || wake->woke_others ||
-	     now_ns - wake->arrived_ns > CONTINUES_WITHIN_NS))
-		account_flush_pending(&thread->account);
-	wake->place = place;
-	if (wake->woken_ns + WAKE_UP_RACE_NS < now_ns) {
-		wake->cause = CAUSE_UNDECIDED;
-		wake->continues = 0;
-		wake->waker = 0;
-	}
-}
-
-/* A thread is back from a blocked state: what woke it says why, where its own state does not. */
-static __always_inline void arrive_from_wait(struct thread *thread, __u64 now_ns)
-{
-	struct account *account = &thread->account;
-	struct wake *wake = &thread->wake;
-
-	if (account->state == STATE_WAIT_CPU || account->state == STATE_ON_CPU)
-		return;
-	if (account->cause == CAUSE_UNDECIDED) {
-		account->cause = wake->cause;
-		account->continues = wake->continues;
-	}
-	wake->arrived_ns = now_ns;
-	wake->woke_others = 0;
 }
 
 #endif

@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 #include "account.h"
 #include "arch.h"
+#include "cause.h"
 #include "clock.h"
 #include "limits.h"
 #include "off_cpu.h"
@@ -25,9 +26,6 @@
 
 /* The shortest wait that is recorded, ns; NO_LOCK_WAITS: none is. Set by bpf/src/load.rs. */
 extern const volatile __u64 lock_threshold_ns;
-
-/* Bits of a futex command that say how, and not what. */
-#define FUTEX_FLAGS (128 | 256)
 
 struct lock_wait_scratch {
 	struct lock_wait_record record;

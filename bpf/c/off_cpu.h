@@ -162,10 +162,19 @@ static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index
 	out->state = off_cpu->state;
 	out->detail = off_cpu->detail;
 	if (off_cpu->state != STATE_WAIT_CPU && off_cpu->state != STATE_STOPPED) {
-		out->cause = off_cpu->cause;
+		out->cause = thread->account.cause;
 		out->waker = thread->wake.waker;
 	}
 	out->user_return = user_return;
+}
+
+/* Says in a record, if nothing else does, that the thread was still blocked. */
+static __always_inline void note_not_ended(struct record_header *record)
+{
+	bool blocked = record->state != STATE_WAIT_CPU && record->state != STATE_STOPPED;
+
+	if (blocked && record->cause == CAUSE_UNDECIDED)
+		record->cause = CAUSE_NOT_ENDED;
 }
 
 #endif

@@ -81,6 +81,8 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 			got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 		describe_off_cpu(left, index, &out->record, task, rotation, thread, &off_cpu,
 				 user_return, cpu);
+		if (end_ns >= at_ns)
+			note_not_ended(&out->record);
 		if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, got))))
 			stats->off_cpu_lost += out->record.ticks;
 	}

@@ -41,6 +41,11 @@ const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
+/* A thread that waits again in the same place so soon has not ended its wait. */
+#define CONTINUES_WITHIN_NS 200000
+/* A wake-up may be seen before the switch-out that it ends. */
+#define WAKE_UP_RACE_NS 50000
+
 /* Number of boundaries counted by now on the CPU that a thread left. Boundaries of another CPU may
  * have passed without being counted yet; a CPU that went offline counts none. */
 static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
@@ -227,6 +232,48 @@ static __always_inline __u64 end_of_running(const struct account *account, __u64
 	return end_ns > now_ns ? end_ns : now_ns;
 }
 
+/* Where a thread waits: its system call and its user stack pointer. */
+static __always_inline __u64 place_of(struct task_struct *task)
+{
+	struct pt_regs *regs;
+
+	if (task->flags & PF_KTHREAD)
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	return regs ? (__u64)system_call_number(regs) << 48 ^ user_sp(regs) : 0;
+}
+
+/* A thread leaves its CPU into a blocked state whose own cause is noted already. */
+static __always_inline void leave_to_wait(struct task_struct *task, struct thread *thread,
+					  __u64 now_ns)
+{
+	struct wake *wake = &thread->wake;
+	__u64 place = place_of(task);
+
+	if (thread->account.pending_ns &&
+	    (place != wake->place || wake->woke_others ||
+	     now_ns - wake->arrived_ns > CONTINUES_WITHIN_NS))
+		account_flush_pending(&thread->account);
+	wake->place = place;
+	if (wake->woken_ns + WAKE_UP_RACE_NS < now_ns) {
+		wake->cause = CAUSE_UNDECIDED;
+		wake->continues = 0;
+		wake->waker = 0;
+	}
+}
+
+/* Notes the cause of a blocked time of the current thread that has begun: a function of its own, and
+ * without what can be had otherwise, since the stack below switch_out() has no space left. */
+static __noinline int begin_wait(struct thread *thread, __u32 scheduler_state)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	thread->account.cause = own_cause(task, thread->account.state, scheduler_state);
+	if (watch_wakers)
+		leave_to_wait(task, thread, thread->account.since_ns);
+	return 0;
+}
+
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
 				       __u64 epoch_start_ns, __u64 now_ns, __u64 stolen_ns,
 				       bool preempted, __u32 prev_state, __u32 cpu, bool run_queues)
@@ -269,12 +316,28 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		now_ns = end_of_running(&thread->account, now_ns, prev->se.sum_exec_runtime);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   past_delay(prev, thread), prev->se.sum_exec_runtime, stolen_ns);
-	thread->account.cause = own_cause(prev, state, prev_state);
-	if (watch_wakers && state != STATE_WAIT_CPU)
-		leave_to_wait(prev, thread, now_ns);
+	if (thread->account.state != STATE_WAIT_CPU)
+		begin_wait(thread, prev_state);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 	capture_at_switch_out(stats, prev, thread, cpu);
+}
+
+/* A thread is back from a blocked state: what woke it says why, where its own state does not. */
+static __noinline int arrive_from_wait(struct thread *thread, __u64 now_ns)
+{
+	struct account *account = &thread->account;
+	struct wake *wake = &thread->wake;
+
+	if (account->state == STATE_WAIT_CPU || account->state == STATE_ON_CPU)
+		return 0;
+	if (account->cause == CAUSE_UNDECIDED) {
+		account->cause = wake->cause;
+		account->continues = wake->continues;
+	}
+	wake->arrived_ns = now_ns;
+	wake->woke_others = 0;
+	return 0;
 }
 
 static __always_inline void account_arrival(struct cpu_stats *stats, struct task_struct *next,

@@ -213,6 +213,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	if (left && state != STATE_ON_CPU && index > thread->grid_index) {
 		describe_off_cpu(left, index, &out->off_cpu.record, task, end_ns, thread, &off_cpu,
 				 write_remote_stack(seq, task, end_ns, thread, cpu), cpu);
+		note_not_ended(&out->off_cpu.record);
 		got = bpf_get_task_stack(task, out->off_cpu.stack, sizeof(out->off_cpu.stack), 0);
 		size = add_stack(&out->off_cpu.record, got);
 		bpf_seq_write(seq, &out->off_cpu, SCRATCH_LENGTH(size));

@@ -320,7 +320,7 @@ static __always_inline int note_waking(struct task_struct *task)
 	struct thread *thread, *other;
 	struct pt_regs *regs;
 	struct wake *wake, *waker;
-	__u64 arguments[IO_ARGUMENTS] = {}, timer = 0, now_ns;
+	__u64 descriptor = 0, timer = 0, now_ns;
 	bool interrupt = false;
 	__u8 facts = 0;
 	long call = NO_SYSTEM_CALL;
@@ -383,8 +383,8 @@ static __always_inline int note_waking(struct task_struct *task)
 	if (says_itself(&thread->account))
 		return 0;
 	if (regs)
-		system_call_arguments(current, regs, arguments);
-	wake->cause = by_thread(task, thread, current, waker, arguments[0], call, now_ns);
+		descriptor = first_argument(regs);
+	wake->cause = by_thread(task, thread, current, waker, descriptor, call, now_ns);
 	return 0;
 }
 

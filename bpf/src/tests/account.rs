@@ -268,7 +268,6 @@ fn an_off_cpu_interval_is_split_at_the_wake_up() {
             to_ns: 8,
             state: SLEEP,
             detail: NO_DETAIL,
-            cause: 0,
         }]
     );
     let (_, off_cpu) = play("UUPPPUU");
@@ -280,7 +279,6 @@ fn an_off_cpu_interval_is_split_at_the_wake_up() {
             to_ns: 5,
             state: WAIT,
             detail: PREEMPTED,
-            cause: 0,
         }]
     );
 }
