@@ -75,6 +75,8 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 	user_return = user_return_at_arrival(got, stats, task, thread, cpu);
 	describe_off_cpu(left, grid_index_now(left, stats), &out->record, task,
 			 record_time(epoch_start_ns), thread, off_cpu, user_return, cpu);
+	if (watch_wakers && out->record.cause)
+		out->record.cause = thread->wake.shown_cause;
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		stats->off_cpu_lost += out->record.ticks;
@@ -252,8 +254,11 @@ static __always_inline void leave_to_wait(struct task_struct *task, struct threa
 
 	if (thread->account.pending_ns &&
 	    (place != wake->place || wake->woke_others ||
-	     now_ns - wake->arrived_ns > CONTINUES_WITHIN_NS))
+	     now_ns - wake->arrived_ns > CONTINUES_WITHIN_NS)) {
 		account_flush_pending(&thread->account);
+		wake->step_place = wake->place;
+		wake->step_cause = CAUSE_TIMER;
+	}
 	wake->place = place;
 	if (wake->woken_ns + WAKE_UP_RACE_NS < now_ns) {
 		wake->cause = CAUSE_UNDECIDED;
@@ -323,7 +328,9 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
-/* A thread is back from a blocked state: what woke it says why, where its own state does not. */
+/* A thread is back from a blocked state: what woke it says why, where its own state does not. A wait
+ * that may continue gets the cause of its end. Its record is sent now, with the cause that the last
+ * such wait in that place had in the end. */
 static __noinline int arrive_from_wait(struct thread *thread, __u64 now_ns)
 {
 	struct account *account = &thread->account;
@@ -334,6 +341,13 @@ static __noinline int arrive_from_wait(struct thread *thread, __u64 now_ns)
 	if (account->cause == CAUSE_UNDECIDED) {
 		account->cause = wake->cause;
 		account->continues = wake->continues;
+	}
+	wake->shown_cause = account->cause;
+	if (account->continues && wake->place == wake->step_place) {
+		wake->shown_cause = wake->step_cause;
+	} else if (!account->continues && account->pending_ns) {
+		wake->step_place = wake->place;
+		wake->step_cause = account->cause;
 	}
 	wake->arrived_ns = now_ns;
 	wake->woke_others = 0;

@@ -50,6 +50,7 @@ struct wake {
 	__u64 place;	   /* where it waits: its system call and its user stack pointer */
 	__u64 idle_place;  /* where it takes work; 0: not known */
 	__u64 other_place; /* another one where threads end its waits */
+	__u64 step_place;  /* where it last waited in several steps, each to a time-out */
 	struct hop history[HOPS];
 	__u32 waker;	      /* 0: an interrupt */
 	__u32 maker;	      /* the thread that made it, if that was seen */
@@ -62,7 +63,9 @@ struct wake {
 	__u8 asked_by_socket; /* ever */
 	__s8 idle_score;      /* how sure idle_place is */
 	__s8 other_score;     /* how sure it is that work is taken at other_place too */
-	__u8 zero[7];
+	__u8 step_cause;      /* the cause of that wait, in the end */
+	__u8 shown_cause;     /* of the wait that ended: the cause of its record */
+	__u8 zero[5];
 };
 
 struct thread {

@@ -57,12 +57,21 @@ const volatile __u64 process_timeout_address;
 #define OTHER_MAX     8
 #define FORGOTTEN_AFTER 64
 
+/* A field of one of the kernel's structures at any address, or 0 if it can't be read. It is read by a
+ * load that may fail, where the kernel has such loads: a call takes ten times as long. */
+#define READ(type, address, field)                                                                 \
+	(bpf_ksym_exists(bpf_rdonly_cast)                                                          \
+		 ? ((const type *)bpf_rdonly_cast((void *)(address),                               \
+						  bpf_core_type_id_kernel(type)))                   \
+			   ->field                                                                 \
+		 : BPF_CORE_READ((const type *)(address), field))
+
+/* A word at an address, likewise: a structure of words that lies there for this. */
 static __always_inline __u64 read_word(__u64 address)
 {
-	__u64 word = 0;
+	const __u64 before = bpf_core_field_offset(struct maple_range_64, pivot);
 
-	bpf_probe_read_kernel(&word, sizeof(word), (void *)address);
-	return word;
+	return READ(struct maple_range_64, address - before, pivot[0]);
 }
 
 /* The kernel's count of what this CPU is in the middle of. */
@@ -116,34 +125,39 @@ static __noinline __u64 running_timer(__u64 run_queue)
  * connected has a peer with one. */
 static __noinline int side_of_connection(struct task_struct *current, __u64 descriptor)
 {
-	struct fdtable *table = BPF_CORE_READ(current, files, fdt);
-	struct file *file;
-	struct socket *socket;
-	struct sock *sk;
+	const struct fdtable *table;
+	const struct files_struct *files = current->files;
+	const struct inode *inode;
+	const struct sock *sk, *peer;
+	const struct inet_bind_bucket *bucket;
+	const void *socket;
+	__u64 file;
 	__u16 family;
 
-	if (!table || descriptor >= BPF_CORE_READ(table, max_fds))
+	if (!files)
 		return 0;
-	file = (struct file *)read_word((__u64)BPF_CORE_READ(table, fd) + descriptor * 8);
-	if (!file || (BPF_CORE_READ(file, f_inode, i_mode) & FILE_TYPE) != FILE_IS_SOCKET)
+	table = files->fdt;
+	if (descriptor >= table->max_fds)
 		return 0;
-	socket = BPF_CORE_READ(file, private_data);
-	sk = BPF_CORE_READ(socket, sk);
-	family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	file = read_word((__u64)table->fd + descriptor * sizeof(void *));
+	if (!file)
+		return 0;
+	inode = READ(struct file, file, f_inode);
+	if ((READ(struct inode, inode, i_mode) & FILE_TYPE) != FILE_IS_SOCKET)
+		return 0;
+	socket = READ(struct file, file, private_data);
+	sk = READ(struct socket, socket, sk);
+	family = READ(struct sock, sk, __sk_common.skc_family);
 	if (family == AF_UNIX) {
-		struct unix_sock *own = (struct unix_sock *)sk;
-		struct sock *peer = BPF_CORE_READ(own, peer);
-
-		return !!BPF_CORE_READ(own, addr) -
-		       (peer && BPF_CORE_READ((struct unix_sock *)peer, addr));
+		peer = READ(struct unix_sock, sk, peer);
+		return !!READ(struct unix_sock, sk, addr) -
+		       (peer && READ(struct unix_sock, peer, addr));
 	}
 	if ((family == AF_INET || family == AF_INET6) &&
-	    BPF_CORE_READ(sk, sk_type) == SOCK_STREAM &&
-	    BPF_CORE_READ(sk, sk_protocol) == IPPROTO_TCP) {
-		struct inet_bind_bucket *bucket =
-			BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash);
-
-		return bucket && BPF_CORE_READ(bucket, fastreuse) == -1 ? -1 : 1;
+	    READ(struct sock, sk, sk_type) == SOCK_STREAM &&
+	    READ(struct sock, sk, sk_protocol) == IPPROTO_TCP) {
+		bucket = READ(struct inet_connection_sock, sk, icsk_bind_hash);
+		return bucket && READ(struct inet_bind_bucket, bucket, fastreuse) == -1 ? -1 : 1;
 	}
 	return 0;
 }
@@ -191,7 +205,11 @@ static __always_inline void learn_place(struct wake *wake, bool sure, bool asked
 			wake->idle_score += SURE_STEP;
 		else if (asked && wake->idle_score > 0)
 			wake->idle_score--;
-	} else if (sure && wake->idle_score < KNOWN_SCORE) {
+	} else if (sure && wake->idle_score >= KNOWN_SCORE) {
+		/* It may have moved: code that was interpreted has another stack once it is
+		 * compiled. */
+		wake->idle_score -= SURE_STEP;
+	} else if (sure) {
 		wake->idle_place = wake->place;
 		wake->idle_score = SURE_STEP;
 		wake->elsewhere = 0;
@@ -224,7 +242,7 @@ static __always_inline bool is_other_idle_place(struct wake *wake)
 	return wake->other_score >= OTHER_KNOWN;
 }
 
-/* Lines 12 to 17: a thread wakes another one. */
+/* Lines 12 to 18: a thread wakes another one. */
 static __always_inline __u32 by_thread(struct task_struct *task, struct thread *thread,
 				       struct task_struct *current, struct wake *waker,
 				       __u64 descriptor, long call, __u64 now_ns)
@@ -238,13 +256,12 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 	bool asked = waker->maker == task->pid || current->real_parent == task ||
 		     in_history(waker, task->pid);
 	bool busy = blocked && waker->given_ns < since_ns;
-	bool sure = blocked && !asked && is_younger(waker, since_ns);
+	/* Threads that wait in the same place of one program compete: none gives the other work. */
+	bool competes = same_process && !((wake->place ^ waker->place) & PLACE_OF_PROGRAM);
+	bool sure = blocked && !asked && !competes && is_younger(waker, since_ns);
 	__u32 cause = CAUSE_NEW_WORK;
 	int side = 0;
 
-	/* Threads that wait in the same place of one program compete: none gives the other work. */
-	if (same_process && !((wake->place ^ waker->place) & PLACE_OF_PROGRAM))
-		sure = false;
 	if (call >= 0 && !is_futex(current, call))
 		side = side_of_connection(current, descriptor);
 	if (blocked && !side)
@@ -267,13 +284,20 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 			cause = CAUSE_MIDDLE;
 			note_elsewhere(wake);
 		}
+	} else if (blocked && competes) {
+		cause = CAUSE_MIDDLE;
 	} else if (asked) {
 		/* The main thread gives work, and so does a parent. */
 		bool gives = same_process ? current->pid == current->tgid
 					  : task->real_parent->pid == current->tgid;
 
+		/* Of two that set each other going it is not known which one asks, unless one of
+		 * them takes work somewhere. */
 		if (!gives)
-			cause = CAUSE_ANSWER;
+			cause = knows_idle_place(waker) || waker->maker == task->pid ||
+						current->real_parent == task
+					? CAUSE_ANSWER
+					: CAUSE_UNDECIDED;
 	}
 	if (cause == CAUSE_ANSWER)
 		waker->owes_answer = 0;
@@ -284,12 +308,13 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 	return cause;
 }
 
-/* Lines 8 to 10: an interrupt wakes a thread whose own state does not say why it waits. */
-static __always_inline void by_interrupt(struct wake *wake, __u64 timer, __u64 now_ns)
+/* Lines 8 and 9: an interrupt wakes a thread. `own`: the thread's own state says why it waits. */
+static __always_inline void by_interrupt(struct wake *wake, __u64 timer, bool own, __u64 now_ns)
 {
-	bool time_out = timer && (timer == hrtimer_wakeup_address ||
-				  timer == process_timeout_address);
+	bool time_out = !own && timer &&
+			(timer == hrtimer_wakeup_address || timer == process_timeout_address);
 
+	wake->waker = 0;
 	wake->cause = timer ? CAUSE_TIMER : CAUSE_OUTSIDE;
 	wake->continues = time_out;
 	wake->by_time_out = 0;
@@ -323,6 +348,7 @@ static __always_inline int note_waking(struct task_struct *task)
 	__u64 descriptor = 0, timer = 0, now_ns;
 	bool interrupt = false;
 	__u8 facts = 0;
+	int side;
 	long call = NO_SYSTEM_CALL;
 
 	if (!stats || !stats->run_queue || !recording)
@@ -348,12 +374,10 @@ static __always_inline int note_waking(struct task_struct *task)
 	/* The run queue's clock may be as old as the last switch here, which is enough for the order
 	 * of what threads do. In an interrupt on an idle CPU it may be much older. */
 	now_ns = interrupt ? bpf_ktime_get_ns() + any_offset_ns
-			   : read_word(stats->run_queue + bpf_core_field_offset(struct rq, clock));
+			   : READ(struct rq, stats->run_queue, clock);
 	wake->woken_ns = now_ns;
 	if (interrupt || current->flags & PF_KTHREAD) {
-		wake->waker = 0;
-		if (!says_itself(&thread->account))
-			by_interrupt(wake, timer, now_ns);
+		by_interrupt(wake, timer, says_itself(&thread->account), now_ns);
 		return 0;
 	}
 	wake->continues = 0;
@@ -370,20 +394,25 @@ static __always_inline int note_waking(struct task_struct *task)
 		waker->given_ns = waker->woken_ns;
 		begin_history(waker, 0, 0, waker->woken_ns);
 	}
-	/* Lines 6 and 11. */
+	if (regs)
+		descriptor = first_argument(regs);
+	/* Line 10. Who reads a request from a socket also wakes the one that waits for the answer,
+	 * and continues to wait. */
 	if (facts & CALL_READS) {
-		wake->cause = CAUSE_WRITE;
+		side = side_of_connection(current, descriptor);
+		wake->cause = side > 0	 ? CAUSE_ANSWER
+			      : side < 0 ? CAUSE_NEW_WORK
+					 : CAUSE_WRITE;
 		wake->continues = 1;
 		return 0;
 	}
+	/* Line 11. */
 	if (current->flags & PF_EXITING && thread->account.state == STATE_USER_LOCK) {
 		wake->cause = CAUSE_THREAD_END;
 		return 0;
 	}
 	if (says_itself(&thread->account))
 		return 0;
-	if (regs)
-		descriptor = first_argument(regs);
 	wake->cause = by_thread(task, thread, current, waker, descriptor, call, now_ns);
 	return 0;
 }
