@@ -227,7 +227,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["list", "packing"],
             &["view", "flame", "report"],
             &["export"],
-            &["sources", "aggregate"],
+            &["sources", "aggregate", "waits"],
             &["filter"],
             &["load"],
             &["metric"],

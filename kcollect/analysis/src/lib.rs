@@ -46,6 +46,7 @@
 //! * **[`totals`](aggregate::totals)** sums by stack, thread, process, CPU and experiment,
 //!   **[`functions`](aggregate::functions)** by function and load object, and
 //!   **[`Relatives`](aggregate::Relatives)** by caller and callee of one function.
+//! * **[`waits`](waits::waits)** sums waits by reason, place and waker.
 //! * **[`BaseMetric`](metric::BaseMetric)** is one of gprofng's metrics as a value of sums,
 //!   [`Metrics`](metric::Metrics) a list as typed, [`offered`](metric::offered) those with data.
 //! * **[`ExactTimes`](load::exact::ExactTimes)**: nanoseconds of each thread by state, read when a
@@ -71,3 +72,4 @@ pub mod report;
 pub mod sources;
 pub mod symbol;
 pub mod view;
+pub mod waits;

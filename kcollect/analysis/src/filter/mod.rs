@@ -4,6 +4,7 @@
 
 mod near;
 mod nothing;
+mod wakers;
 
 use std::ops::Range;
 
@@ -13,6 +14,7 @@ use regex::Regex;
 
 pub use self::near::nearest;
 pub use self::nothing::{nothing_passes, require};
+pub use self::wakers::{Waker, WakerNames, Wakers};
 use crate::model::{ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, TickRow};
 
 /// A regular expression, equal to another if it has the same text.

@@ -14,6 +14,7 @@ mod groups;
 mod ids;
 pub(crate) mod interner;
 pub(crate) mod own_code;
+mod reasons;
 mod rows;
 mod source_lines;
 mod stacks;
@@ -33,6 +34,7 @@ pub use groups::{GroupKind, ProcessGroups};
 pub use ids::{
     CpuId, ExperimentId, FileId, FrameId, FunctionId, ObjectId, ProcessId, StackId, ThreadId,
 };
+pub use reasons::WaitReason;
 pub use rows::{
     AllocationRow, CallClass, CounterInfo, CounterRow, IoCallRow, LockWaitRow, MemoryPeak,
     STATE_SLOTS, SUM_SLOTS, Sums, TickRow, ZERO_SUMS, lock_name,
@@ -270,5 +272,81 @@ impl Model {
     pub fn end_ns(&self) -> Nanos {
         let ends = self.experiments.iter().map(|experiment| experiment.end_ns);
         ends.max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Makes a model of threads: for each the name of its process, its tid and its name. Threads
+    /// of one name are in one process.
+    pub(crate) fn model_of_threads(threads: &[(&str, u64, &str)]) -> Model {
+        let mut model = Model::default();
+        for (process, tid, name) in threads {
+            let known = model.processes.iter().position(|own| own.name == *process);
+            let position = known.unwrap_or_else(|| {
+                model.processes.push(ProcessInfo {
+                    name: (*process).to_owned(),
+                    ..ProcessInfo::default()
+                });
+                model.processes.len() - 1
+            });
+            model.threads.push(ThreadInfo {
+                tid: *tid,
+                name: (*name).to_owned(),
+                process: ProcessId(position as u32),
+            });
+        }
+        model
+    }
+
+    /// Makes a row of a thread at a time, which has neither a stack nor a state.
+    pub(crate) fn row(thread: u32, at_ns: u64) -> TickRow {
+        TickRow {
+            time_ns: Nanos(at_ns),
+            stack: StackId::EMPTY,
+            thread: ThreadId(thread),
+            experiment: ExperimentId(0),
+            cpu: CpuId(0),
+            ticks: 1,
+            micros: 1,
+            state: 0,
+            detail: 0,
+            cause: 0,
+            waker: 0,
+        }
+    }
+
+    /// Adds a stack of functions, outermost first, each with whether it is the kernel's. All are
+    /// of one program.
+    pub(crate) fn add_stack(model: &mut Model, functions: &[(&str, bool)]) -> StackId {
+        if model.objects.is_empty() {
+            model.objects.push(ObjectInfo {
+                path: "/usr/bin/program".to_owned(),
+                kind: ObjectKind::File,
+                kernel: false,
+            });
+        }
+        let mut stack = StackId::EMPTY;
+        for (name, kernel) in functions {
+            let mut all = model.functions.iter();
+            let position = all.position(|own| own.name == *name).unwrap_or_else(|| {
+                model.functions.push(FunctionInfo {
+                    name: (*name).to_owned(),
+                    mangled: None,
+                    object: ObjectId(0),
+                    offset: 0,
+                    kernel: *kernel,
+                });
+                model.frames.push(StackFrame {
+                    function: FunctionId(model.functions.len() as u32 - 1),
+                    offset: 0,
+                });
+                model.functions.len() - 1
+            });
+            stack = model.stacks.child(stack, FrameId(position as u32));
+        }
+        stack
     }
 }
