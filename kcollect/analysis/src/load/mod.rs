@@ -4,7 +4,7 @@
 //! of a followed process are counted as its subexperiment's. If several followed processes had the
 //! same pid, each tick goes to the one seen nearest in time. The experiments of a series are one
 //! recording (module `series`). At the end ticks are weighed by the exact times of their threads
-//! (module `weigh`).
+//! (module `weigh`), and waits in language runtimes get their causes (module `runtimes`).
 
 mod ahead;
 pub(crate) mod build_ids;
@@ -18,6 +18,7 @@ mod live_memory;
 pub mod names;
 pub mod open;
 mod resolve;
+mod runtimes;
 mod series;
 mod weigh;
 
@@ -495,6 +496,7 @@ impl Loader {
     fn finish(mut self) -> Model {
         self.model.stacks.freeze();
         self.model.rows.shrink_to_fit();
+        runtimes::correct(&mut self.model);
         self.model
     }
 }

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
-use super::build_ids;
 use super::lines::{LookupPaths, SymbolFiles};
+use super::{build_ids, runtimes};
 use crate::model::{FunctionId, FunctionInfo, Model, ObjectId, ObjectInfo, ObjectKind};
 use crate::symbol::{CodeName, UnnamedCode, demangle};
 
@@ -65,6 +65,8 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
         model.frames[index].function = id;
     }
     drop_unused(model);
+    // Among the functions that have names now may be those of a runtime.
+    runtimes::correct(model);
     lookup.warn(model);
 }
 
