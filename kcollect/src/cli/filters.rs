@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use analysis::filter::{Filter, Pattern, ProcessFilter, TimeRange};
+use analysis::filter::{Filter, Pattern, ProcessFilter, TimeRange, WakerFilter};
 use analysis::metric::BaseMetric;
-use analysis::model::{GroupKind, STATE_SLOTS};
+use analysis::model::{GroupKind, STATE_SLOTS, WaitReason};
 use analysis::sources::clock::NotAClockRange;
 use analysis::sources::{Period, Sources};
 use clap::Args;
@@ -54,6 +54,18 @@ pub(super) struct FilterArgs {
     /// May be repeated: each has to match
     #[arg(long, value_name = "REGEXP,...", allow_hyphen_values = true)]
     function: Vec<String>,
+    /// Only waits for these reasons, separated by commas: device, kernel, lock, child, write,
+    /// thread-end, answer, middle, timer, outside, new-work, undecided, not-ended, or cpu. May be
+    /// repeated
+    #[arg(long, value_name = "CAUSE,...", allow_hyphen_values = true)]
+    cause: Vec<String>,
+    /// Only waits that threads suffered, those for a CPU included: no idle and no undecided ones
+    #[arg(long)]
+    suffered: bool,
+    /// Only waits that these threads ended, as far as recorded with -W on: tid, pid, or regular
+    /// expression for the name of the thread or its process; separated by commas. May be repeated
+    #[arg(long, value_name = "PID|TID|REGEXP,...", allow_hyphen_values = true)]
+    waker: Vec<String>,
 }
 
 /// The time by the clock, and with it the experiments; and what their ticks count.
@@ -160,6 +172,9 @@ impl FilterArgs {
                 .iter()
                 .map(|text| any_of("--function", text))
                 .collect::<Result<_, _>>()?,
+            reasons: each("--cause", &self.cause, wait_reason)?,
+            suffered: self.suffered,
+            wakers: each("--waker", &self.waker, waker)?,
         })
     }
 
@@ -202,11 +217,14 @@ impl FilterArgs {
             ("thread", &self.thread),
             ("CPU", &self.cpu),
             ("stacks with", &self.function),
+            ("waits for", &self.cause),
+            ("waits ended by", &self.waker),
         ];
         let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
         let mut parts: Vec<_> = lists
             .map(|(name, values)| format!("{name} {}", values.join(", ")))
             .collect();
+        parts.extend(self.suffered.then(|| "suffered waits".to_owned()));
         parts.extend(self.time.iter().map(|time| format!("second {time}")));
         parts.join(", ")
     }
@@ -309,6 +327,23 @@ fn process(text: &str) -> Result<ProcessFilter, CliError> {
     regexp("--process", text).map(ProcessFilter::Name)
 }
 
+fn waker(text: &str) -> Result<WakerFilter, CliError> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return number("--waker", text).map(WakerFilter::Number);
+    }
+    regexp("--waker", text).map(WakerFilter::Name)
+}
+
+fn wait_reason(text: &str) -> Result<WaitReason, CliError> {
+    WaitReason::of_keyword(text).ok_or_else(|| {
+        let all: Vec<_> = WaitReason::all().map(WaitReason::keyword).collect();
+        CliError::new(
+            format!("--cause {text}: not a cause"),
+            format!("the causes are {}", all.join(", ")),
+        )
+    })
+}
+
 fn states(text: &str) -> Result<[bool; STATE_SLOTS], CliError> {
     let mut wanted = [false; STATE_SLOTS];
     for word in words("--state", text)? {
@@ -361,6 +396,8 @@ fn time(text: &str) -> Result<std::ops::Range<Nanos>, CliError> {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::cause::Cause;
+
     use super::*;
 
     fn filter(args: FilterArgs) -> Filter {
@@ -389,7 +426,21 @@ mod tests {
             state: Some("user,lock".to_owned()),
             time: None,
             function: list("read,write"),
+            cause: list("lock,new-work,cpu"),
+            suffered: true,
+            waker: list("nginx,7"),
         });
+        assert_eq!(
+            several.reasons,
+            [
+                WaitReason::Blocked(Cause::Lock),
+                WaitReason::Blocked(Cause::NewWork),
+                WaitReason::Cpu,
+            ]
+        );
+        let nginx = WakerFilter::Name(Pattern::new("nginx").unwrap());
+        assert_eq!(several.wakers, [nginx, WakerFilter::Number(7)]);
+        assert!(several.suffered);
         assert_eq!(
             several.processes,
             [

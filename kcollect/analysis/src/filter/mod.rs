@@ -8,6 +8,7 @@ mod wakers;
 
 use std::ops::Range;
 
+use experiment_format::cause::WaitKind;
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use regex::Regex;
@@ -15,7 +16,9 @@ use regex::Regex;
 pub use self::near::nearest;
 pub use self::nothing::{nothing_passes, require};
 pub use self::wakers::{Waker, WakerNames, Wakers};
-use crate::model::{ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, TickRow};
+use crate::model::{
+    ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, ThreadId, TickRow, WaitReason,
+};
 
 /// A regular expression, equal to another if it has the same text.
 #[derive(Debug, Clone)]
@@ -69,6 +72,12 @@ pub struct Filter {
     pub time: Option<TimeRange>,
     /// Patterns of function names. A stack passes if each matches one of its functions.
     pub functions: Vec<Pattern>,
+    /// Why threads waited. With one or more, only waits pass.
+    pub reasons: Vec<WaitReason>,
+    /// Whether only suffered waits pass, waits for a CPU included.
+    pub suffered: bool,
+    /// The threads that ended a wait.
+    pub wakers: Vec<WakerFilter>,
 }
 
 /// A time range in nanoseconds, the end excluded.
@@ -103,6 +112,27 @@ impl ProcessFilter {
     }
 }
 
+/// A condition on a thread that ended a wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WakerFilter {
+    /// Its tid, or the pid of its process.
+    Number(u64),
+    /// A pattern of its name or of its process's name.
+    Name(Pattern),
+}
+
+impl WakerFilter {
+    /// Returns whether a thread meets the condition.
+    fn is(&self, names: &WakerNames<'_>) -> bool {
+        match self {
+            WakerFilter::Number(number) => {
+                names.tid == *number || names.pid.is_some_and(|pid| u64::from(pid) == *number)
+            }
+            WakerFilter::Name(name) => name.matches(names.process) || name.matches(names.thread),
+        }
+    }
+}
+
 impl Filter {
     /// Returns whether it selects by processes and threads alone.
     #[must_use]
@@ -111,6 +141,13 @@ impl Filter {
             && self.states.is_none()
             && self.time.is_none()
             && self.functions.is_empty()
+            && !self.only_of_waits()
+    }
+
+    /// Returns whether only waits pass.
+    #[must_use]
+    pub fn only_of_waits(&self) -> bool {
+        self.suffered || !(self.reasons.is_empty() && self.wakers.is_empty())
     }
 
     /// Returns the time range in an experiment, nanoseconds since the start of the recording.
@@ -161,6 +198,59 @@ pub struct Selection {
     times: Vec<Range<Nanos>>,
     /// For each stack, whether it passes. None: all pass.
     stacks: Option<Vec<bool>>,
+    /// For each reason of a wait, whether it passes. None: all pass, and what is no wait.
+    reasons: Option<[bool; WaitReason::COUNT]>,
+    /// None: all pass, and waits that no thread ended.
+    wakers: Option<SelectedWakers>,
+}
+
+/// The threads that ended the selected waits.
+#[derive(Debug, Clone)]
+struct SelectedWakers {
+    wakers: Wakers,
+    /// For each thread of the model, whether it passes.
+    threads: Vec<bool>,
+    /// The same for each of the other threads.
+    others: Vec<bool>,
+}
+
+impl SelectedWakers {
+    fn of(model: &Model, filters: &[WakerFilter], wakers: Wakers) -> SelectedWakers {
+        let passes = |waker: Waker| {
+            let names = wakers.names(model, waker);
+            filters.iter().any(|filter| filter.is(&names))
+        };
+        let threads = (0..model.threads.len() as u32).map(|at| passes(Waker::Thread(ThreadId(at))));
+        let others = (0..wakers.others()).map(|at| passes(Waker::Other(at)));
+        SelectedWakers {
+            threads: threads.collect(),
+            others: others.collect(),
+            wakers,
+        }
+    }
+
+    fn passes(&self, row: &TickRow) -> bool {
+        match self.wakers.of(row) {
+            Some(Waker::Thread(thread)) => self.threads[thread.index()],
+            Some(Waker::Other(at)) => self.others[at as usize],
+            None => false,
+        }
+    }
+}
+
+/// Returns for each reason of a wait whether it passes a filter. None: everything does.
+fn selected_reasons(filter: &Filter) -> Option<[bool; WaitReason::COUNT]> {
+    let all = filter.reasons.is_empty();
+    if all && !filter.suffered {
+        return None;
+    }
+    let mut selected = [false; WaitReason::COUNT];
+    for reason in WaitReason::all() {
+        let is_named = all || filter.reasons.contains(&reason);
+        let is_kind = !filter.suffered || reason.kind() == WaitKind::Suffered;
+        selected[reason.index()] = is_named && is_kind;
+    }
+    Some(selected)
 }
 
 impl Selection {
@@ -198,20 +288,35 @@ impl Selection {
                 .map(|info| filter.time_in(model, info))
                 .collect(),
             stacks,
+            reasons: selected_reasons(filter),
+            wakers: (!filter.wakers.is_empty())
+                .then(|| SelectedWakers::of(model, &filter.wakers, Wakers::new(model))),
         }
     }
 
     /// Returns whether a row of ticks passes.
     #[must_use]
     pub fn passes(&self, row: &TickRow) -> bool {
-        self.states[row.slot()] && self.passes_place(row)
+        self.states[row.slot()] && self.passes_place(row) && self.passes_wait(row)
     }
 
     /// Returns whether an event passes: an overflow of a counter, or a wait for a lock. It has no
-    /// ticks in a state, so it needs a filter without states.
+    /// ticks in a state and no cause, so it needs a filter without states and causes.
     #[must_use]
     pub fn passes_event(&self, row: &TickRow) -> bool {
-        self.states == [true; STATE_SLOTS] && self.passes_place(row)
+        self.states == [true; STATE_SLOTS]
+            && self.reasons.is_none()
+            && self.wakers.is_none()
+            && self.passes_place(row)
+    }
+
+    fn passes_wait(&self, row: &TickRow) -> bool {
+        let reasons = self.reasons.as_ref();
+        let wakers = self.wakers.as_ref();
+        reasons.is_none_or(|reasons| {
+            row.wait_reason()
+                .is_some_and(|reason| reasons[reason.index()])
+        }) && wakers.is_none_or(|wakers| wakers.passes(row))
     }
 
     fn passes_place(&self, row: &TickRow) -> bool {
@@ -237,5 +342,96 @@ impl Model {
                 stacks[caller.index()] || functions[self.frame(leaf).function.index()];
         }
         stacks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use experiment_format::cause::Cause;
+    use experiment_format::microstate::Microstate::{self, Sleep, User, UserLock, WaitCpu};
+
+    use super::*;
+    use crate::model::tests::{model_of_threads, row};
+    use crate::model::{CpuId, ExperimentId};
+
+    /// Returns which of the rows pass.
+    fn passing(model: &Model, filter: &Filter) -> Vec<bool> {
+        let wakers = (!filter.wakers.is_empty()).then(|| {
+            let wakers = Wakers::with_firsts(model, vec![ExperimentId(0)]);
+            SelectedWakers::of(model, &filter.wakers, wakers)
+        });
+        let selection = Selection {
+            times: vec![Nanos::ZERO..Nanos::MAX],
+            wakers,
+            ..Selection::new(
+                model,
+                &Filter {
+                    wakers: Vec::new(),
+                    ..filter.clone()
+                },
+            )
+        };
+        let rows = model.rows.iter();
+        rows.map(|row| selection.passes(row)).collect()
+    }
+
+    #[test]
+    fn waits_pass_by_their_reason_and_by_their_waker() {
+        let mut model = model_of_threads(&[("a", 7, "a"), ("a", 8, "log"), ("b", 9, "b")]);
+        model.processes[0].pid = Pid(7);
+        model.cpus = vec![0];
+        let wait = |state: Microstate, cause: Cause, waker| TickRow {
+            state: state as u8,
+            cause: cause as u8,
+            waker,
+            cpu: CpuId(0),
+            ..row(0, 10)
+        };
+        model.rows = vec![
+            wait(User, Cause::Undecided, 0),
+            wait(UserLock, Cause::Lock, 8),
+            wait(Sleep, Cause::NewWork, 9),
+            wait(Sleep, Cause::Undecided, 77),
+            wait(WaitCpu, Cause::Undecided, 0),
+        ];
+        // Each thread of the model has ticks.
+        model.rows.extend([row(1, 10), row(2, 10)]);
+        let rows = |filter: &Filter| {
+            let passing = passing(&model, filter);
+            let rows = (0..).zip(passing).filter(|(_, passes)| *passes);
+            rows.map(|(at, _)| at).collect::<Vec<i32>>()
+        };
+        assert_eq!(rows(&Filter::default()), [0, 1, 2, 3, 4, 5, 6]);
+        let by_reason = |reasons: &[WaitReason], suffered| {
+            rows(&Filter {
+                reasons: reasons.to_vec(),
+                suffered,
+                ..Filter::default()
+            })
+        };
+        let blocked = WaitReason::Blocked;
+        assert_eq!(by_reason(&[], true), [1, 4]);
+        assert_eq!(
+            by_reason(&[blocked(Cause::NewWork), WaitReason::Cpu], false),
+            [2, 4]
+        );
+        assert_eq!(
+            by_reason(&[blocked(Cause::NewWork), WaitReason::Cpu], true),
+            [4]
+        );
+        assert_eq!(by_reason(&[blocked(Cause::Undecided)], false), [3]);
+        let by_waker = |waker| {
+            rows(&Filter {
+                wakers: vec![waker],
+                ..Filter::default()
+            })
+        };
+        let name = |text| WakerFilter::Name(Pattern::new(text).unwrap());
+        assert_eq!(by_waker(name("^log$")), [1]);
+        assert_eq!(by_waker(name("a|b")), [1, 2]);
+        assert_eq!(by_waker(WakerFilter::Number(7)), [1]);
+        assert_eq!(by_waker(WakerFilter::Number(9)), [2]);
+        assert_eq!(by_waker(WakerFilter::Number(77)), [3]);
+        assert!(by_waker(WakerFilter::Number(78)).is_empty());
     }
 }

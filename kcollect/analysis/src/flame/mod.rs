@@ -36,7 +36,7 @@ use crate::export::selected::{Selected, state_name};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 use crate::metric::BaseMetric;
-use crate::model::{Model, STATE_SLOTS, ShownUnit, TracedEvents};
+use crate::model::{Model, STATE_SLOTS, ShownUnit, TracedEvents, WAIT_STATES};
 use crate::sources::Sources;
 
 /// The total in microseconds from which on numbers are shown in milliseconds.
@@ -53,7 +53,7 @@ pub struct FlameOptions {
     pub sources: Sources,
     /// The earlier experiment that they are compared with.
     pub before: Option<PathBuf>,
-    /// The ticks to show. Without states: those on a CPU.
+    /// The ticks to show. Without states: those on a CPU, or waits if only those pass.
     pub filter: Filter,
     /// Whether all states are shown.
     pub all: bool,
@@ -80,6 +80,10 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     let (found, model, mut filter) = (&loaded.found, &loaded.model, loaded.filter);
     if options.traced.is_some() {
         filter.states = None;
+    } else if filter.states.is_none() && filter.only_of_waits() {
+        filter.states = Some(std::array::from_fn(|slot| {
+            WAIT_STATES.iter().any(|state| *state as usize == slot)
+        }));
     } else if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }

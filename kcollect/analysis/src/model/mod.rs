@@ -34,7 +34,7 @@ pub use groups::{GroupKind, ProcessGroups};
 pub use ids::{
     CpuId, ExperimentId, FileId, FrameId, FunctionId, ObjectId, ProcessId, StackId, ThreadId,
 };
-pub use reasons::WaitReason;
+pub use reasons::{WAIT_STATES, WaitReason};
 pub use rows::{
     AllocationRow, CallClass, CounterInfo, CounterRow, IoCallRow, LockWaitRow, MemoryPeak,
     STATE_SLOTS, SUM_SLOTS, Sums, TickRow, ZERO_SUMS, lock_name,

@@ -67,26 +67,26 @@ impl WaitReason {
     }
 }
 
+/// The states in which a thread waits: blocked for a cause, or for a CPU.
+pub const WAIT_STATES: [Microstate; 6] = [
+    Microstate::TextFault,
+    Microstate::DataFault,
+    Microstate::KernelFault,
+    Microstate::UserLock,
+    Microstate::Sleep,
+    Microstate::WaitCpu,
+];
+
 impl TickRow {
     /// Returns why the thread waited. None: it was on a CPU or stopped, or it is a CPU's row.
     #[must_use]
     pub fn wait_reason(&self) -> Option<WaitReason> {
-        const CPU: u8 = Microstate::WaitCpu as u8;
-        if self.state == CPU {
+        if self.state == Microstate::WaitCpu as u8 {
             return Some(WaitReason::Cpu);
         }
+        let is_blocked = WAIT_STATES.iter().any(|state| *state as u8 == self.state);
         // Causes of a later version are not known here.
-        self.is_blocked()
-            .then(|| WaitReason::Blocked(Cause::try_from(self.cause).unwrap_or_default()))
-    }
-
-    /// Returns whether the state is one that has a cause: lock, sleep or a page fault.
-    #[must_use]
-    pub fn is_blocked(&self) -> bool {
-        use Microstate::{DataFault, KernelFault, Sleep, TextFault, UserLock};
-        [UserLock, Sleep, TextFault, DataFault, KernelFault]
-            .iter()
-            .any(|state| *state as u8 == self.state)
+        is_blocked.then(|| WaitReason::Blocked(Cause::try_from(self.cause).unwrap_or_default()))
     }
 }
 

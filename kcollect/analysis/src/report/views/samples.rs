@@ -120,6 +120,9 @@ fn chosen<'a>(context: &ViewContext<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)
         ("--cpu", !filter.cpus.is_empty()),
         ("--state", filter.states.is_some()),
         ("--function", !filter.functions.is_empty()),
+        ("--cause", !filter.reasons.is_empty()),
+        ("--suffered", filter.suffered),
+        ("--waker", !filter.wakers.is_empty()),
     ];
     if let Some((option, _)) = unsupported.into_iter().find(|(_, asked)| *asked) {
         return Err(refused(option));
