@@ -20,7 +20,8 @@ pub(super) struct ReportArgs {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
     /// ktest.N.er here), then the view: triage (the default; with -m or -s it is functions),
     /// functions, callers-callees FUNCTION, calltree, objects, lines, source FUNCTION, disasm
-    /// FUNCTION, threads, processes, cpus, overview, samples, statistics, header or experiments
+    /// FUNCTION, threads, processes, cpus, waits, overview, samples, statistics, header or
+    /// experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
     /// The metrics, as in gprofng: e. (exclusive) or i. (inclusive), with % for a share of the
@@ -65,6 +66,9 @@ pub(super) struct ReportArgs {
     /// name them
     #[arg(long, conflicts_with = "compare")]
     unnamed: bool,
+    /// waits: show idle and undecided waits too
+    #[arg(long)]
+    all: bool,
     /// processes: a row for each unit, container, pod, cgroup or user instead of each process
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
@@ -113,6 +117,12 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
             "leave it out, or choose the view functions",
         ));
     }
+    if typed.all && view != View::Waits {
+        return Err(CliError::new(
+            format!("--all: the view {} has no such option", view.name()),
+            "leave it out, or choose the view waits",
+        ));
+    }
     let by = typed.by.as_deref().map(|text| group_kind(text, view));
     let depth = typed.depth.as_deref();
     let depth = depth.map(|text| number("--depth", text)).transpose()?;
@@ -139,6 +149,7 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
             function: subject,
             by: by.transpose()?,
             unnamed: typed.unnamed,
+            all: typed.all,
             lookup: LookupPaths {
                 maps: typed
                     .path_map

@@ -70,6 +70,11 @@ pub fn nothing_passes(models: &[&Model], filter: &Filter) -> Failure {
         );
     }
     match unknown {
+        None if !filter.wakers.is_empty() => Failure::new(
+            ExitKind::Empty,
+            none,
+            "what woke threads is recorded with -W on; kcollect report waits shows who did",
+        ),
         None => Failure::new(
             ExitKind::Empty,
             none,

@@ -21,6 +21,7 @@ mod threads;
 mod triage;
 mod unnamed;
 mod waiting;
+mod waits;
 
 use host::exit::Failure;
 
@@ -59,6 +60,8 @@ pub enum View {
     Processes,
     /// CPUs.
     Cpus,
+    /// Waits by what threads waited for, and because of whom.
+    Waits,
     /// Locks by the traced waits for them.
     Locks,
     /// Files by the traced system calls that do I/O.
@@ -83,7 +86,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 21] = [
+    pub const ALL: [(View, &'static str, &'static str); 22] = [
         (
             View::Triage,
             "triage",
@@ -127,6 +130,11 @@ impl View {
             View::Overview,
             "overview",
             "all metrics, for everything together",
+        ),
+        (
+            View::Waits,
+            "waits",
+            "waits that threads suffered: for what, where, and because of whom; with --all idle ones too",
         ),
         (
             View::Locks,
@@ -217,6 +225,8 @@ pub struct TableOptions {
     pub by: Option<GroupKind>,
     /// For functions: whether to show load objects with nameless functions, and what to install.
     pub unnamed: bool,
+    /// For waits: whether to show those too that nobody suffered.
+    pub all: bool,
     /// Where source and debug files are looked for.
     pub lookup: LookupPaths,
     /// Depth of the call tree: 1 is the outermost function of each thread. None: to its leaves.
@@ -250,6 +260,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
         View::Processes => threads::processes(&context),
         View::Cpus => threads::cpus(&context),
         View::Overview => experiments::overview(&context),
+        View::Waits => waits::table(&context),
         View::Locks => locks::locks(&context),
         View::Files => files::files(&context),
         View::Calls => calls::calls(&context),
