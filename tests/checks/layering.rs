@@ -144,7 +144,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             // Each declares in the log what its packets have.
             &["log", "packet", "stacks"],
             &["usage", "losses", "archive", "elf_image", "groups"],
-            &["xml", "microstate", "kernel", "calls"],
+            &["xml", "microstate", "cause", "kernel", "calls"],
             &["error", "ids"],
         ],
     ),
@@ -167,6 +167,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "allocations",
                 "capture",
                 "steal",
+                "causes",
                 "skipped",
                 "io_uring",
             ],
