@@ -228,7 +228,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["list", "packing"],
             &["view", "flame", "report"],
             &["export"],
-            &["sources", "aggregate", "waits"],
+            &["sources", "aggregate", "waits", "waits_for"],
             &["filter"],
             &["load"],
             &["metric"],

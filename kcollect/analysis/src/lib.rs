@@ -73,3 +73,4 @@ pub mod sources;
 pub mod symbol;
 pub mod view;
 pub mod waits;
+pub mod waits_for;
