@@ -3,8 +3,9 @@
 //! Data flow one way. [`sources`] finds experiments, [`load`] reads them into a [`model`];
 //! [`filter`] selects ticks of it, [`aggregate`] adds them up, [`metric`] names what is added up.
 //! Then each of [`report`] (tables), [`export`] (other profilers' formats), [`flame`] (flame
-//! graphs) and [`view`] (the page) shows the result; they do not use each other's views. [`symbol`]
-//! finds names, source lines and instructions in ELF files, and does not use models.
+//! graphs) and [`view`] (the page) shows the result; they do not use each other's views.
+//! [`waits_for`] follows waits to the threads that ended them. [`symbol`] finds names, source lines
+//! and instructions in ELF files, and does not use models.
 //!
 //! It needs neither libbpf nor root.
 //!

@@ -20,8 +20,8 @@ pub(super) struct ReportArgs {
     /// Experiments (NAME.er, a subexperiment, or a group NAME.erg; the default is the newest
     /// ktest.N.er here), then the view: triage (the default; with -m or -s it is functions),
     /// functions, callers-callees FUNCTION, calltree, objects, lines, source FUNCTION, disasm
-    /// FUNCTION, threads, processes, cpus, waits, overview, samples, statistics, header or
-    /// experiments
+    /// FUNCTION, threads, processes, cpus, overview, waits, chains, critical-path, samples,
+    /// statistics, header or experiments
     #[arg(value_name = "EXPERIMENT... [VIEW]")]
     words: Vec<OsString>,
     /// The metrics, as in gprofng: e. (exclusive) or i. (inclusive), with % for a share of the
@@ -56,10 +56,11 @@ pub(super) struct ReportArgs {
     search_path: Vec<PathBuf>,
     #[command(flatten)]
     debuginfod: DebuginfodArgs,
-    /// Print the call tree down to this depth; 1 is the first function of each thread
+    /// Print the call tree or the chains down to this depth; 1 is the first function of each thread
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     depth: Option<String>,
-    /// Leave out branches of the call tree that have less than this percentage of the whole
+    /// Leave out branches of the call tree, or of the chains, that have less than this percentage
+    /// of the whole. The default is 0; for chains it is 1
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     percent: Option<String>,
     /// functions: list the load objects whose functions have no names, and the packages that would
@@ -104,10 +105,10 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
     let view = view.unwrap_or(default_view);
     let of_tree = [("--depth", &typed.depth), ("--percent", &typed.percent)];
     for (option, value) in of_tree {
-        if value.is_some() && view != View::CallTree {
+        if value.is_some() && !matches!(view, View::CallTree | View::Chains) {
             return Err(CliError::new(
                 format!("{option}: the view {} has no such option", view.name()),
-                "leave it out, or choose the view calltree",
+                "leave it out, or choose the view calltree or chains",
             ));
         }
     }

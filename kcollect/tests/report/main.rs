@@ -6,6 +6,7 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+mod chains;
 mod experiment;
 mod files;
 mod groups;

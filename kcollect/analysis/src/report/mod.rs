@@ -64,8 +64,12 @@ impl ReportOptions {
 impl Loaded {
     fn require(&self, options: &ReportOptions) -> Result<(), Failure> {
         match options.view {
-            // What they show is not made of ticks.
-            View::Header | View::Experiments | View::Samples | View::Statistics => Ok(()),
+            // What they show is not made of ticks, or of ticks at other times too.
+            View::Header
+            | View::Experiments
+            | View::Samples
+            | View::Statistics
+            | View::CriticalPath => Ok(()),
             _ => filter::require(&[&self.model], &self.filter),
         }
     }

@@ -257,6 +257,8 @@ pub struct TablePage {
     pub runs: Vec<Vec<(&'static str, Cell)>>,
     /// The tables, each named by [`Table::view`].
     pub tables: Vec<Table>,
+    /// Tables that are in JSON and CSV only.
+    pub data: Vec<Table>,
 }
 
 impl TablePage {
@@ -278,7 +280,7 @@ impl TablePage {
     /// Facts of runs are left out.
     #[must_use]
     pub fn csv(&self) -> String {
-        let tables = self.tables.iter().map(|table| {
+        let tables = self.tables.iter().chain(&self.data).map(|table| {
             let mut table = table.clone();
             table.columns.insert(0, Column::text("table", ""));
             for row in &mut table.rows {
@@ -298,7 +300,7 @@ impl TablePage {
             Value::Object(facts.collect::<Map<_, _>>())
         });
         let mut page = json!({ "view": self.view, "runs": runs.collect::<Vec<_>>() });
-        for table in &self.tables {
+        for table in self.tables.iter().chain(&self.data) {
             page[table.view] = table.json();
         }
         page

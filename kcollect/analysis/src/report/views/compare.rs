@@ -75,6 +75,7 @@ pub fn compare(
                 view: "compare",
                 runs: Vec::new(),
                 tables,
+                data: Vec::new(),
             }))
         }
         View::Overview => Ok(Report::Table(both.overview())),

@@ -4,9 +4,11 @@ mod blocks;
 mod callers_callees;
 mod calls;
 mod calltree;
+mod chains;
 mod chosen_function;
 pub mod compare;
 mod context;
+mod critical_path;
 mod disasm;
 mod exact;
 mod experiments;
@@ -62,6 +64,10 @@ pub enum View {
     Cpus,
     /// Waits by what threads waited for, and because of whom.
     Waits,
+    /// Suffered time by what the threads did that ended it.
+    Chains,
+    /// What the end of a process waited for.
+    CriticalPath,
     /// Locks by the traced waits for them.
     Locks,
     /// Files by the traced system calls that do I/O.
@@ -86,7 +92,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 22] = [
+    pub const ALL: [(View, &'static str, &'static str); 24] = [
         (
             View::Triage,
             "triage",
@@ -135,6 +141,16 @@ impl View {
             View::Waits,
             "waits",
             "waits that threads suffered: for what, where, and because of whom; with --all idle ones too",
+        ),
+        (
+            View::Chains,
+            "chains",
+            "suffered time by what the threads did that ended it, and by whom those waited for; the waker of a lock is who released it, perhaps not who held it all the time",
+        ),
+        (
+            View::CriticalPath,
+            "critical-path",
+            "what the end of a process (--process; else the load) waited for, back to its start",
         ),
         (
             View::Locks,
@@ -248,6 +264,8 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
     };
     let table = match view {
         View::Triage => return triage::page(&context).map(Report::Page),
+        View::CriticalPath => return critical_path::page(&context).map(Report::Page),
+        View::Chains => chains::chains(&context),
         View::Functions if options.unnamed => unnamed::unnamed(&context),
         View::Functions => functions::functions(&context),
         View::CallersCallees => callers_callees::callers_callees(&context),

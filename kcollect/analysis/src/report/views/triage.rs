@@ -43,6 +43,7 @@ pub(super) fn page(context: &ViewContext<'_>) -> Result<TablePage, Failure> {
             .map(|founders| run(model, founders))
             .collect(),
         tables,
+        data: Vec::new(),
     })
 }
 
