@@ -94,8 +94,9 @@ impl ExactSums {
         sum(causes.map(|cause| self.of_cause(cause)))
     }
 
-    /// Adds time in the state at a position, which had not ended.
-    fn continue_in(&mut self, slot: usize, ns: Nanos) {
+    /// Adds time in the state at a position, which had not ended and had lasted for `open_ns`. Only
+    /// the account of its cause can have as much: if there is one alone, it gets the rest.
+    fn continue_in(&mut self, slot: usize, open_ns: Nanos, ns: Nanos) {
         use Microstate::{DataFault, KernelFault, Sleep, TextFault, UserLock};
         let state = &mut self.states[slot];
         *state = state.saturating_add(ns);
@@ -107,8 +108,12 @@ impl ExactSums {
         } else {
             return;
         };
-        let open = &mut causes[Cause::NotEnded as usize];
-        *open = open.saturating_add(ns);
+        let mut holders = (0..).zip(causes.iter()).filter(|(_, ns)| **ns >= open_ns);
+        let cause = match (holders.next(), holders.next()) {
+            (Some((at, _)), None) if open_ns > Nanos::ZERO => at,
+            _ => Cause::NotEnded as usize,
+        };
+        causes[cause] = causes[cause].saturating_add(ns);
     }
 
     /// Returns the nanoseconds of a state.
@@ -207,6 +212,8 @@ pub(super) struct ThreadLine<'a> {
     #[serde(borrow)]
     name: Option<std::borrow::Cow<'a, str>>,
     pub(super) at_ns: Option<Nanos>,
+    /// When the state that it is in began.
+    since_ns: Option<Nanos>,
     #[serde(default)]
     pub(super) ended: bool,
     #[serde(borrow)]
@@ -353,8 +360,9 @@ impl ExactTimes {
 
     fn parse(bytes: &[u8]) -> ExactTimes {
         let mut times = ExactTimes::default();
-        // Threads that have not exited: position, state, and the time of their last line.
-        let mut running: FxHashMap<(Pid, Tid), (usize, usize, Nanos)> = FxHashMap::default();
+        // Threads that have not exited: position, state, for how long they have been in it, and the
+        // time of their last line.
+        let mut running: FxHashMap<(Pid, Tid), (usize, usize, Nanos, Nanos)> = FxHashMap::default();
         let mut short_lived: BTreeMap<String, ShortLived> = BTreeMap::new();
         let mut end_ns = Nanos::ZERO;
         for line in lines(bytes) {
@@ -388,12 +396,14 @@ impl ExactTimes {
                 ended: line.ended,
             };
             if !line.ended {
-                running.insert((pid, tid), (position, line.slot(), at_ns));
+                let open_ns = at_ns.saturating_sub(line.since_ns.unwrap_or(at_ns));
+                running.insert((pid, tid), (position, line.slot(), open_ns, at_ns));
             }
         }
-        for (position, slot, at_ns) in running.into_values() {
+        for (position, slot, open_ns, at_ns) in running.into_values() {
             let left_ns = end_ns.saturating_sub(at_ns);
-            times.threads[position].times.continue_in(slot, left_ns);
+            let times = &mut times.threads[position].times;
+            times.continue_in(slot, open_ns, left_ns);
         }
         let named = |(process, sums)| ShortLived { process, ..sums };
         times.short_lived = short_lived.into_iter().map(named).collect();
@@ -475,6 +485,28 @@ mod tests {
             [("", 3, 0, Nanos(5)), ("true", 3, 2, Nanos(8))]
         );
         assert_eq!(times.short_lived[1].times.detail.preempted_ns, Nanos(2));
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_keeps_its_cause_if_only_one_can_be_it() {
+        let times = ExactTimes::parse(
+            br#"
+{"pid":7,"tid":7,"at_ns":100,"state":"sleep","since_ns":40,"states_ns":{"sleep":90},"cause_ns":{"timer":30,"child":60}}
+{"pid":7,"tid":8,"at_ns":100,"state":"sleep","since_ns":80,"states_ns":{"sleep":90},"cause_ns":{"timer":30,"child":60}}
+{"pid":7,"tid":9,"at_ns":100,"state":"lock","since_ns":50,"states_ns":{"lock":50},"lock_cause_ns":{"lock":50}}
+{"sample":1,"at_ns":200}
+"#,
+        );
+        let of = |thread: usize, cause| times.threads[thread].times.of_cause(cause);
+        assert_eq!(
+            (of(0, Cause::Child), of(0, Cause::Timer)),
+            (Nanos(160), Nanos(30))
+        );
+        assert_eq!(
+            (of(1, Cause::Child), of(1, Cause::NotEnded)),
+            (Nanos(60), Nanos(100))
+        );
+        assert_eq!(of(2, Cause::Lock), Nanos(150));
     }
 
     proptest! {
