@@ -15,6 +15,7 @@ mod locks;
 mod packed;
 mod page;
 mod period;
+mod suffered;
 mod waits;
 
 use std::fs::OpenOptions;

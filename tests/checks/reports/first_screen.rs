@@ -104,20 +104,25 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     Ok(())
 }
 
-/// The source of a program whose own functions are all inlined into its runtime's functions.
+/// The source of a program whose own functions are all inlined into its runtime's functions. Its
+/// second thread waits for a lock.
 const PARKED: &str = "
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Duration;
+
+static LOCK: Mutex<()> = Mutex::new(());
 
 #[inline(always)]
-fn critical_section(end: Instant) {
-    while Instant::now() < end {
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
+fn critical_section() {
+    drop(LOCK.lock());
 }
 
 fn main() {
-    let end = Instant::now() + Duration::from_secs(3);
-    let _ = std::thread::spawn(move || critical_section(end)).join();
+    let held = LOCK.lock();
+    let waiting = std::thread::spawn(|| critical_section());
+    std::thread::sleep(Duration::from_secs(3));
+    drop(held);
+    let _ = waiting.join();
 }
 ";
 

@@ -238,6 +238,17 @@ impl Table {
     }
 }
 
+/// Returns sentences as text, each on a line of its own, or on several if it does not fit into
+/// `width` columns.
+#[must_use]
+pub fn sentences(sentences: &[String], width: Option<u16>) -> String {
+    let mut table = TextTable::new([Align::Left]);
+    for sentence in sentences {
+        table.row([printable(sentence)]);
+    }
+    table.text(width.map(usize::from))
+}
+
 /// Returns the note about rows left out, if there are any.
 #[must_use]
 pub fn left_out(rows: usize) -> Option<String> {
@@ -253,6 +264,8 @@ pub fn left_out(rows: usize) -> Option<String> {
 pub struct TablePage {
     /// The name of the view.
     pub view: &'static str,
+    /// Sentences that say the most important.
+    pub headline: Vec<String>,
     /// The facts of each run: keys and values.
     pub runs: Vec<Vec<(&'static str, Cell)>>,
     /// The tables, each named by [`Table::view`].
@@ -271,13 +284,15 @@ impl TablePage {
             let lines = lines.map(|(key, cell)| format!("{key:longest$}  {}\n", cell.plain()));
             lines.collect()
         };
+        let headline = (!self.headline.is_empty()).then(|| sentences(&self.headline, width));
         let runs = self.runs.iter().map(facts);
         let tables = self.tables.iter().map(|table| table.text(width));
-        runs.chain(tables).collect::<Vec<_>>().join("\n")
+        let parts = headline.into_iter().chain(runs).chain(tables);
+        parts.collect::<Vec<_>>().join("\n")
     }
 
     /// Returns the tables as CSV, each with its name in the first column, separated by empty lines.
-    /// Facts of runs are left out.
+    /// Sentences and facts of runs are left out.
     #[must_use]
     pub fn csv(&self) -> String {
         let tables = self.tables.iter().chain(&self.data).map(|table| {
@@ -291,7 +306,8 @@ impl TablePage {
         tables.collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns a JSON object: `view`, `runs`, and each table by its name.
+    /// Returns a JSON object: `view`, `headline` if there are sentences, `runs`, and each table by
+    /// its name.
     #[must_use]
     pub fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
@@ -300,6 +316,9 @@ impl TablePage {
             Value::Object(facts.collect::<Map<_, _>>())
         });
         let mut page = json!({ "view": self.view, "runs": runs.collect::<Vec<_>>() });
+        if !self.headline.is_empty() {
+            page["headline"] = json!(self.headline);
+        }
         for table in self.tables.iter().chain(&self.data) {
             page[table.view] = table.json();
         }

@@ -1,9 +1,10 @@
-//! Where to look first: tables that are made from the experiment on disk by the code that makes
-//! reports, so that a summary cannot show anything else than reports do.
+//! Where to look first: sentences and tables that are made from the experiment on disk by the code
+//! that makes reports, so that a summary cannot show anything else than reports do.
 //!
 //! Names of user functions come from files of this machine, and a file system may not answer. So a
 //! thread reads them. It is abandoned if it takes too long or the user presses Ctrl-C again.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use analysis::load::lines::LookupPaths;
 use analysis::model::Model;
-use analysis::report::table::{Cell, Table};
+use analysis::report::table::{self, Cell, Table};
 use analysis::report::views;
 use host::exit::Failure;
 use host::output::Output;
@@ -26,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Where to look first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FirstTables {
-    /// The tables, or why they are missing.
+    /// The sentences and the tables, or why they are missing.
     pub text: String,
     /// The name of the process that leads.
     pub busiest: Option<String>,
@@ -54,13 +55,9 @@ impl FirstTables {
             Err(error) => Err(format!("no thread to read what was recorded: {error}")),
         };
         match tables {
-            Ok(tables) => FirstTables {
-                text: tables
-                    .iter()
-                    .map(|table| table.text(output.width()))
-                    .collect::<Vec<_>>()
-                    .join("\n"),
-                busiest: tables.iter().find_map(busiest),
+            Ok(first) => FirstTables {
+                text: text(&first, output.width()),
+                busiest: first.tables.iter().find_map(busiest),
             },
             Err(reason) => FirstTables::missing(&reason),
         }
@@ -74,7 +71,15 @@ impl FirstTables {
     }
 }
 
-type Tables = Result<Vec<Table>, Failure>;
+/// Returns the sentences and the tables as text.
+fn text(first: &views::FirstTables, width: Option<u16>) -> String {
+    let tables = first.tables.iter().map(|table| table.text(width));
+    let headline = iter::once(table::sentences(&first.headline, width));
+    let parts = headline.chain(tables).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("\n")
+}
+
+type Tables = Result<views::FirstTables, Failure>;
 
 /// Starts to make the tables.
 fn start(path: PathBuf) -> std::io::Result<Receiver<Tables>> {
@@ -91,7 +96,10 @@ fn start(path: PathBuf) -> std::io::Result<Receiver<Tables>> {
 }
 
 /// Waits for the tables. The error says why they are missing.
-fn wait(tables: &Receiver<Tables>, stop: &mut dyn FnMut() -> bool) -> Result<Vec<Table>, String> {
+fn wait(
+    tables: &Receiver<Tables>,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<views::FirstTables, String> {
     let since = Instant::now();
     loop {
         match tables.recv_timeout(POLL_INTERVAL) {
@@ -135,7 +143,8 @@ mod tests {
     #[test]
     fn reading_ends_when_the_user_gives_up() {
         let (sender, receiver) = channel();
-        assert_eq!(wait(&receiver, &mut || true), Err("given up".to_owned()));
+        let given_up = wait(&receiver, &mut || true);
+        assert_eq!(given_up.unwrap_err(), "given up");
         drop(sender);
         assert!(wait(&receiver, &mut || false).is_err());
     }

@@ -72,6 +72,7 @@ pub fn compare(
             tables[0].notes.clear();
             tables[1].notes.retain(|note| !both.notes().contains(note));
             Ok(Report::Page(TablePage {
+                headline: Vec::new(),
                 view: "compare",
                 runs: Vec::new(),
                 tables,

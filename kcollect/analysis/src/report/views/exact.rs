@@ -7,12 +7,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use experiment_format::cause::{Cause, WaitKind};
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
 
 use super::context::ViewContext;
-use crate::load::exact::{ExactSums, ExactTimes, ShortLived, ThreadTimes};
+use super::suffered::is_passed_on;
+use crate::load::exact::{ExactSums, ExactTimes, ShortLived, ThreadTimes, sum};
 use crate::model::{ExperimentId, ExperimentInfo, GroupKind, Model, ProcessInfo};
 use crate::report::table::{Cell, Column};
 
@@ -41,6 +44,8 @@ pub(super) struct ExactProcess {
     pub threads: u64,
     /// Their times.
     pub times: ExactSums,
+    /// The part of their waits for children that counts as suffered.
+    pub children: Nanos,
     /// Whether all its threads have exited.
     pub ended: bool,
     /// Whether it is the kcollect that made the recording.
@@ -69,10 +74,43 @@ impl ExactProcess {
         }
     }
 
+    /// Returns the time that it suffered, blocked for a cause.
+    pub(super) fn suffered_for(&self, cause: Cause) -> Nanos {
+        match cause {
+            Cause::Child => self.children,
+            cause if cause.kind() == WaitKind::Suffered => self.times.of_cause(cause),
+            _ => Nanos::ZERO,
+        }
+    }
+
+    /// Returns the time that it suffered, without waits for a CPU.
+    pub(super) fn suffered(&self) -> Nanos {
+        sum(Cause::ALL.map(|cause| self.suffered_for(cause)))
+    }
+
+    /// Returns the part of it for which there is no row of a child or of another thread.
+    pub(super) fn suffered_itself(&self) -> Nanos {
+        let causes = Cause::ALL.into_iter().filter(|cause| !is_passed_on(*cause));
+        sum(causes.map(|cause| self.suffered_for(cause)))
+    }
+
+    /// Returns the cause of most of the time that it suffered, if it did: one that is passed on
+    /// only if the others are less than a twentieth.
+    pub(super) fn largest_cause(&self) -> Option<Cause> {
+        let suffered = self.suffered();
+        let itself = self.suffered_itself() >= suffered / 20;
+        let causes = Cause::ALL
+            .into_iter()
+            .filter(|cause| !(itself && is_passed_on(*cause)));
+        let most = causes.max_by_key(|cause| (self.suffered_for(*cause), Reverse(*cause)));
+        most.filter(|_| suffered > Nanos::ZERO)
+    }
+
     fn add(&mut self, other: &ExactProcess) {
         self.processes = self.processes.saturating_add(other.processes);
         self.threads = self.threads.saturating_add(other.threads);
         self.times.add(&other.times);
+        self.children = self.children.saturating_add(other.children);
     }
 }
 
@@ -190,6 +228,9 @@ pub(super) fn processes(
             group: by.map(|by| unknown.group(by)),
             ..ExactProcess::default()
         }));
+    }
+    for row in &mut rows {
+        row.children = row.times.of_cause(Cause::Child);
     }
     sort(&mut rows);
     rows

@@ -1,4 +1,4 @@
-//! The views: each makes a [`Table`] from a model and options.
+//! The views: each makes a [`Table`](super::table::Table) from a model and options.
 
 mod blocks;
 mod callers_callees;
@@ -14,11 +14,13 @@ mod exact;
 mod experiments;
 mod files;
 mod functions;
+mod headline;
 mod heap;
 mod lines;
 mod locks;
 mod samples;
 mod source;
+mod suffered;
 mod threads;
 mod triage;
 mod unnamed;
@@ -27,12 +29,13 @@ mod waits;
 
 use host::exit::Failure;
 
-use super::table::{Report, Table};
+use super::table::Report;
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 use crate::metric::offered;
 use crate::model::{GroupKind, Model};
 use context::ViewContext;
+pub use triage::FirstTables;
 
 /// Maximum bytes of a program's debug information to read for a summary.
 const MAX_DEBUG_BYTES: u64 = 8 << 20;
@@ -292,13 +295,14 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
     table.map(Report::Table)
 }
 
-/// Makes the tables that the summary of a recording shows: processes, hot functions, and places
-/// where threads waited. Tables without rows are left out. Waits are attributed to inlined
-/// functions only in programs with little debug information: the recorder has no memory for more.
+/// Makes what the summary of a recording shows: sentences that say where to look first, and tables
+/// of processes, hot functions, and places where threads waited. Tables without rows are left out.
+/// Waits are attributed to inlined functions only in programs with little debug information: the
+/// recorder has no memory for more.
 ///
 /// # Errors
 /// When exact times cannot be read.
-pub fn first_tables(model: &Model) -> Result<Vec<Table>, Failure> {
+pub fn first_tables(model: &Model) -> Result<FirstTables, Failure> {
     let lookup = LookupPaths {
         max_debug_bytes: Some(MAX_DEBUG_BYTES),
         ..LookupPaths::default()

@@ -1,6 +1,7 @@
-//! The page that shows where to look first: what was recorded and lost, the processes, hot
-//! functions, where threads waited, traced locks, and what has no name. The summary at the end of a
-//! recording has the same tables ([`first_tables`]).
+//! The page that shows where to look first: sentences that say it ([`super::headline`]), what was
+//! recorded and lost, the processes, hot functions, where threads waited, traced locks, and what
+//! has no name. The summary at the end of a recording has the same sentences and tables
+//! ([`first_tables`]).
 //!
 //! Everything counts the ticks that pass the filter, except the table of processes, which has exact
 //! times if they were recorded. Time on a CPU is Total CPU; if only CPUs and no threads were
@@ -8,14 +9,17 @@
 
 use std::cmp::Reverse;
 
+use experiment_format::cause::Cause;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use host::exit::Failure;
 
 use super::context::{ViewContext, short};
 use super::files::first_files;
+use super::headline::{facts, sentences};
 use super::locks::first_locks;
-use super::waiting::waiting;
+use super::suffered::{Waits, has_causes};
+use super::waiting::waiting_by_state;
 use super::{TableOptions, View, exact, threads};
 use crate::aggregate::{Totals, functions};
 use crate::load::exact::sum;
@@ -33,11 +37,15 @@ const DEFAULT_FUNCTIONS: usize = 15;
 pub(super) fn page(context: &ViewContext<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
-    let mut tables = first_tables(context, &totals)?;
+    let FirstTables {
+        headline,
+        mut tables,
+    } = first_tables(context, &totals)?;
     tables.push(unresolved(context, &totals));
     tables.retain(|table| !table.rows.is_empty());
     Ok(TablePage {
         view: View::Triage.name(),
+        headline,
         runs: recordings(model)
             .iter()
             .map(|founders| run(model, founders))
@@ -47,16 +55,30 @@ pub(super) fn page(context: &ViewContext<'_>) -> Result<TablePage, Failure> {
     })
 }
 
+/// The tables that show where to look first.
+#[derive(Debug, Default)]
+pub struct FirstTables {
+    /// Sentences that say it. None without exact times.
+    pub headline: Vec<String>,
+    /// The tables.
+    pub tables: Vec<Table>,
+}
+
 /// Makes the tables of processes, hot functions, places where threads waited, traced locks and
 /// files. Those without rows are left out.
 pub(super) fn first_tables(
     context: &ViewContext<'_>,
     totals: &Totals,
-) -> Result<Vec<Table>, Failure> {
+) -> Result<FirstTables, Failure> {
+    let mut waits = has_causes(context.model).then(|| Waits::of(context));
+    let (headline, processes) = processes(context, waits.as_mut())?;
     let mut tables = vec![
-        processes(context)?,
+        processes,
         hot_functions(context, totals, context.on_cpu()),
-        waiting(context, totals),
+        match &waits {
+            Some(waits) => waits.table(context),
+            None => waiting_by_state(context, totals),
+        },
     ];
     if context.model.has(TracedEvents::Locks) {
         let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
@@ -70,7 +92,7 @@ pub(super) fn first_tables(
         tables.extend((files.rows.len() > 1).then_some(files));
     }
     tables.retain(|table| !table.rows.is_empty());
-    Ok(tables)
+    Ok(FirstTables { headline, tables })
 }
 
 /// Returns the founders of each recording, in the order of time.
@@ -145,8 +167,12 @@ fn losses<'a>(mut infos: impl Iterator<Item = &'a ExperimentInfo> + Clone) -> St
     }
 }
 
-/// Makes the table of processes by state: of exact times if they were recorded.
-fn processes(context: &ViewContext<'_>) -> Result<Table, Failure> {
+/// Makes the sentences and the table of processes by state: of exact times if they were recorded.
+/// Without those there are no sentences.
+fn processes(
+    context: &ViewContext<'_>,
+    mut waits: Option<&mut Waits<'_>>,
+) -> Result<(Vec<String>, Table), Failure> {
     let options = TableOptions {
         metrics: None,
         sort: None,
@@ -158,8 +184,17 @@ fn processes(context: &ViewContext<'_>) -> Result<Table, Failure> {
         offered: context.offered.clone(),
     };
     let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
+    let mut headline = Vec::new();
     let mut table = match exact::runs(&within)? {
-        Some(runs) => exact_processes(&within, &runs, limit),
+        Some(runs) => {
+            let rows = exact_rows(&within, &runs, waits.as_deref());
+            if let Some(waits) = &mut waits {
+                waits.fit(&rows.shown);
+            }
+            let waits = waits.as_deref();
+            headline = sentences(&facts(&within, &rows.shown, waits));
+            exact_processes(&rows, waits.is_some(), limit)
+        }
         None => {
             let on_cpu = format!("e.{}", context.on_cpu().keyword());
             let options = TableOptions {
@@ -186,7 +221,7 @@ fn processes(context: &ViewContext<'_>) -> Result<Table, Failure> {
             column.title = short(key).to_owned();
         }
     }
-    Ok(table)
+    Ok((headline, table))
 }
 
 /// The states of the table of processes: those that hold work up first.
@@ -203,55 +238,124 @@ const PROCESS_STATES: [Microstate; Microstate::PER_THREAD] = [
     Microstate::Stopped,
 ];
 
-/// Makes the table of processes, the busiest first. Processes of one name that have exited are one
-/// row, and the kcollect that made the recording is a line below.
-fn exact_processes(context: &ViewContext<'_>, runs: &[exact::ExactRun], limit: usize) -> Table {
-    let rows = exact::merge_ended(exact::processes(context.model, runs, None));
+/// The columns that text leaves out where waits have causes, so that the table fits into a terminal
+/// of 100 columns: what of them was no idle time is suffered.
+const BLOCKED_COLUMNS: [&str; 5] = [
+    "textpfault_s",
+    "datapfault_s",
+    "kernelpfault_s",
+    "block_io_s",
+    "lock_s",
+];
+/// Traps are left out too if they are less than this part of the time in each row.
+const MIN_TRAP_PART: u64 = 20;
+
+/// The rows of the table of processes with exact times.
+struct ExactRows {
+    /// Those that are shown, the first ones first.
+    shown: Vec<exact::ExactProcess>,
+    /// The kcollect that made the recording.
+    recorders: Vec<exact::ExactProcess>,
+}
+
+/// Returns the time on a CPU.
+fn on_cpu_ns(row: &exact::ExactProcess) -> Nanos {
+    let states = PROCESS_STATES[..3].iter();
+    sum(states.map(|state| row.times.of(*state)))
+}
+
+/// Returns the time on a CPU, waiting for one, and suffered. What children or other threads of the
+/// process did meanwhile is in their times.
+fn wanted_ns(row: &exact::ExactProcess) -> Nanos {
+    sum([
+        on_cpu_ns(row),
+        row.times.of(Microstate::WaitCpu),
+        row.suffered_itself(),
+    ])
+}
+
+/// Returns the rows of processes. Processes of one name that have exited are one row.
+fn exact_rows(
+    context: &ViewContext<'_>,
+    runs: &[exact::ExactRun],
+    waits: Option<&Waits<'_>>,
+) -> ExactRows {
+    let mut rows = exact::processes(context.model, runs, None);
+    if let Some(waits) = waits {
+        waits.limit_children(context.model, &mut rows);
+    }
+    let mut rows = exact::merge_ended(rows);
+    if waits.is_some() {
+        rows.sort_by_key(|row| Reverse(wanted_ns(row)));
+    }
     let all = !context.options.filter.chooses_processes();
-    let (recorders, rows): (Vec<_>, Vec<_>) =
-        rows.into_iter().partition(|row| all && row.is_recorder);
+    let (recorders, shown) = rows.into_iter().partition(|row| all && row.is_recorder);
+    ExactRows { shown, recorders }
+}
+
+/// Makes the table of processes. The kcollect that made the recording is a line below.
+fn exact_processes(rows: &ExactRows, has_causes: bool, limit: usize) -> Table {
     let states = PROCESS_STATES.map(BaseMetric::State);
     let time = |base: &BaseMetric| Column::number(format!("{}_s", base.keyword()), "");
     let (ahead, after) = states.split_at(PROCESS_STATES.len() - 3);
+    let suffered = Column::number("suffered_s", "");
+    let cause = Column::text("cause", "Cause");
     let columns = ahead
         .iter()
         .map(time)
         .chain(exact::detail_columns())
+        .chain(has_causes.then_some(suffered))
         .chain(after.iter().map(time))
         .chain([Column::number("total_s", "").hidden()])
         .chain(threads::process_columns())
+        .chain(has_causes.then_some(cause))
         .chain([Column::text("why", "Held up by, s")]);
     let cells = |row: &exact::ExactProcess| {
         let (ahead, after) = PROCESS_STATES.split_at(PROCESS_STATES.len() - 3);
         let time = |state: &Microstate| Cell::Nanoseconds(row.times.of(*state));
+        let cause = row.largest_cause().map(Cause::keyword);
+        let cause = cause.map_or(Cell::Empty, |cause| Cell::Text(cause.to_owned()));
         ahead
             .iter()
             .map(time)
             .chain(exact::detail_cells(&row.times))
+            .chain(has_causes.then(|| Cell::Nanoseconds(row.suffered())))
             .chain(after.iter().map(time))
             .chain([Cell::Nanoseconds(sum(row.times.states))])
             .chain(threads::process_cells(row))
+            .chain(has_causes.then_some(cause))
             .chain([Cell::Text(row.times.held_up())])
             .collect()
     };
+    let by = if has_causes {
+        "waiting for one, and suffered waits"
+    } else {
+        "waiting for one, in page faults and for I/O"
+    };
     let mut table = Table {
         view: View::Processes.name(),
-        title:
-            "Processes by time on a CPU, waiting for one, in page faults and for I/O; exact seconds"
-                .to_owned(),
+        title: format!("Processes by time on a CPU, {by}; exact seconds"),
         columns: columns.collect(),
-        rows: rows.iter().map(cells).collect(),
+        rows: rows.shown.iter().map(cells).collect(),
         ..Table::default()
     };
     table.cut(limit);
-    let on_cpu = |row: &exact::ExactProcess| -> Nanos {
-        let states = PROCESS_STATES[..3].iter();
-        sum(states.map(|state| row.times.of(*state)))
-    };
-    if let Some(pid) = recorders.iter().find_map(|row| row.pid) {
+    if has_causes {
+        let mut shown = rows.shown.iter().take(limit);
+        let has_trap =
+            shown.any(|row| row.times.of(Microstate::Trap) > wanted_ns(row) / MIN_TRAP_PART);
+        for column in &mut table.columns {
+            let key = &*column.key;
+            column.hidden |= BLOCKED_COLUMNS.contains(&key) || key == "trap_s" && !has_trap;
+            if key == "threads" {
+                column.title = "Thr".to_owned();
+            }
+        }
+    }
+    if let Some(pid) = rows.recorders.iter().find_map(|row| row.pid) {
         table.notes.push(format!(
             "kcollect itself (PID {pid}) has no row: it was on a CPU for {:.3} s of the recording",
-            sum(recorders.iter().map(on_cpu)).as_secs_f64()
+            sum(rows.recorders.iter().map(on_cpu_ns)).as_secs_f64()
         ));
     }
     table

@@ -1,5 +1,8 @@
 //! The functions in which threads waited, and the functions of the program for which they did.
 //!
+//! Where waits have causes, those that threads suffered have rows, and the rest is summed up
+//! ([`super::suffered`]). Experiments without causes have the table of this module, by state.
+//!
 //! A wait begins deep in the kernel or in a runtime. The innermost function outside of the
 //! scheduler explains it, and the innermost function of the program's own code leads to its cause.
 //! A compiler may have inlined the latter into a function of its runtime, which is then in the
@@ -70,9 +73,9 @@ impl Waited {
     }
 }
 
-/// Makes the table of places where threads waited, for each state with at least a hundredth of the
-/// time of unintended waiting.
-pub(super) fn waiting(context: &ViewContext<'_>, totals: &Totals) -> Table {
+/// Makes the table of places where threads waited, of ticks without causes: for each state with at
+/// least a hundredth of the time of unintended waiting.
+pub(super) fn waiting_by_state(context: &ViewContext<'_>, totals: &Totals) -> Table {
     let model = context.model;
     let of_state = |state: Microstate| totals.all[state as usize];
     let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
@@ -103,7 +106,10 @@ pub(super) fn waiting(context: &ViewContext<'_>, totals: &Totals) -> Table {
         more += usize::from(seen >= places);
         seen < places
     });
-    let inlined = inlined_callers(context, &found);
+    let stacks = found
+        .iter()
+        .map(|(place, waited)| (place.caller, waited.longest.1));
+    let inlined = inlined_callers(context, &stacks.collect::<Vec<_>>());
     let rows: Vec<_> = found
         .iter()
         .zip(inlined)
@@ -200,7 +206,7 @@ fn waiting_places<'a>(context: &ViewContext<'a>) -> FxHashMap<WaitingPlace<'a>, 
 }
 
 /// Returns the processes that made the recordings, unless processes were asked for.
-fn recorders(context: &ViewContext<'_>) -> Vec<ProcessId> {
+pub(super) fn recorders(context: &ViewContext<'_>) -> Vec<ProcessId> {
     let model = context.model;
     let is_recorder = |process: &ProcessInfo| {
         let founder = model.experiment(ExperimentId(process.experiment)).founder;
@@ -213,20 +219,20 @@ fn recorders(context: &ViewContext<'_>) -> Vec<ProcessId> {
 }
 
 /// Returns, for each place without a function of the program's own in its stack, the innermost one
-/// that a compiler inlined into a function of the runtime.
-fn inlined_callers(
+/// that a compiler inlined into a function of the runtime. A place is its caller and its stack.
+pub(super) fn inlined_callers(
     context: &ViewContext<'_>,
-    found: &[(WaitingPlace<'_>, Waited)],
+    found: &[(Option<FunctionId>, StackId)],
 ) -> Vec<Option<String>> {
     let model = context.model;
     let mut wanted: Vec<(ObjectId, Vec<u64>)> = Vec::new();
     // For each waiting place, the positions of its frames in `wanted`.
     let mut places: Vec<Vec<(usize, usize)>> = Vec::new();
-    for (place, waited) in found {
+    for (caller, stack) in found {
         let is_runtime = |caller| is_runtime(&model.function(caller).name);
         let mut frames = Vec::new();
-        if place.caller.is_some_and(is_runtime) {
-            for frame in model.stack(waited.longest.1) {
+        if caller.is_some_and(is_runtime) {
+            for frame in model.stack(*stack) {
                 let object = model.function(frame.function).object;
                 if !model.is_of_program(frame) || model.object(object).kind != ObjectKind::File {
                     continue;
