@@ -212,6 +212,11 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, Field<'_>)>> {
         let key = varint(&mut bytes)?;
         let value = match key & 7 {
             0 => Field::Number(varint(&mut bytes)?),
+            1 => {
+                let (value, rest) = bytes.split_first_chunk().context("cut")?;
+                bytes = rest;
+                Field::Number(u64::from_le_bytes(*value))
+            }
             2 => {
                 let length = varint(&mut bytes)? as usize;
                 let (value, rest) = bytes.split_at_checked(length).context("cut")?;
@@ -320,7 +325,13 @@ pub fn pprof(bytes: &[u8]) -> Result<States> {
             text(number(&label, 1)?)
         });
         let labels: Vec<_> = labels.collect::<Result<_>>()?;
-        ensure!(labels == ["pid", "tid", "comm", "thread"], "{labels:?}");
+        let of_all = ["pid", "tid", "comm", "thread"];
+        let of_waits = labels.strip_prefix(&of_all);
+        let fits = matches!(
+            of_waits,
+            Some([] | ["cause", "kind"] | ["cause", "kind", "waker"])
+        );
+        ensure!(fits, "{labels:?}");
     }
     let sums = types.into_iter().zip(sums).filter(|(_, sum)| *sum != 0);
     let sums = sums.map(|((name, unit), sum)| {
@@ -345,13 +356,22 @@ pub struct Trace {
     pub samples: BTreeMap<u32, i64>,
     /// The wall clock when the recording began, nanoseconds.
     pub wall_ns: u64,
+    /// The number of wake-ups, each with a flow from the waker to the thread that was woken.
+    pub wakes: usize,
 }
 
 /// The number of the wall clock in a Perfetto trace (`BUILTIN_CLOCK_REALTIME`).
 const REALTIME: u64 = 1;
 
+/// A slice whose end was not read yet.
+struct OpenSlice {
+    begin: u64,
+    name: String,
+    stack: bool,
+}
+
 /// Reads a Perfetto trace: what is referred to was interned before; slices of a track begin and end
-/// in turn, and do not overlap.
+/// in turn, and do not overlap; flows go from instants to slices, and do not go back in time.
 ///
 /// # Errors
 /// What readers would count as an error.
@@ -360,7 +380,9 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
     let mut interned: HashMap<u64, HashSet<u64>> = HashMap::new();
     let mut names = HashMap::new();
     let mut tracks = HashSet::new();
-    let mut open: HashMap<u64, (u64, Option<(String, bool)>)> = HashMap::new();
+    let mut open: HashMap<u64, (u64, Option<OpenSlice>)> = HashMap::new();
+    // By the number of a flow: its times.
+    let mut flows: HashMap<u64, [Option<u64>; 2]> = HashMap::new();
     let mut trace = Trace::default();
     for (at, packet) in messages(&fields(bytes)?, 1).into_iter().enumerate() {
         let packet = fields(packet)?;
@@ -377,7 +399,7 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
                     .is_some_and(|ids: &HashSet<u64>| ids.contains(&id))
             };
             // Strings first, and what refers to them after them.
-            for kind in [1, 2, 5, 16, 17, 19, 6, 7] {
+            for kind in [1, 2, 3, 5, 16, 17, 19, 6, 7] {
                 for message in messages(&data, kind) {
                     let message = fields(message)?;
                     let id = number(&message, 1)?;
@@ -419,18 +441,39 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
             ensure!(tracks.contains(&track));
             let (last, slice) = open.entry(track).or_default();
             ensure!(time >= *last, "{time} after {last}");
-            match number(&event, 9)? {
+            let kind = number(&event, 9)?;
+            for (at, field) in [47, 48].into_iter().enumerate() {
+                let ids = numbers(&event, field)?;
+                ensure!(ids.is_empty() || (kind == 3) == (at == 0));
+                for id in ids {
+                    let end = &mut flows.entry(id).or_default()[at];
+                    ensure!(id != 0 && end.replace(time).is_none(), "flow {id}");
+                }
+            }
+            for annotation in messages(&event, 4) {
+                let name = number(&fields(annotation)?, 1)?;
+                ensure!(interned[&3].contains(&name), "annotation {name}");
+            }
+            match kind {
                 1 => {
                     let name = names.get(&number(&event, 10)?).context("no such name")?;
                     let stack = numbers(&event, 56)?;
                     ensure!(slice.is_none() && (stack.is_empty() || stack_known(&stack)));
-                    *slice = Some((name.clone(), !stack.is_empty()));
+                    *slice = Some(OpenSlice {
+                        begin: time,
+                        name: name.clone(),
+                        stack: !stack.is_empty(),
+                    });
                 }
                 2 => {
-                    let (name, stack) = slice.take().context("ends without a beginning")?;
-                    let length = ((time - *last) / 1000) as i64;
+                    let OpenSlice { begin, name, stack } = slice.take().context("no beginning")?;
+                    let length = ((time - begin) / 1000) as i64;
                     *trace.states.entry(name).or_default() += length;
                     trace.with_stack += if stack { length } else { 0 };
+                }
+                3 => {
+                    ensure!(names.contains_key(&number(&event, 10)?), "no such name");
+                    trace.wakes += 1;
                 }
                 other => bail!("type {other}"),
             }
@@ -450,6 +493,13 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
         }
     }
     ensure!(open.values().all(|(_, slice)| slice.is_none()));
+    for (id, times) in &flows {
+        ensure!(
+            matches!(times, [Some(from), Some(to)] if from <= to),
+            "flow {id}: {times:?}"
+        );
+    }
+    ensure!(flows.len() == trace.wakes);
     trace.states.retain(|_, sum| *sum != 0);
     Ok(trace)
 }

@@ -20,6 +20,8 @@ pub mod file;
 pub mod firefox;
 pub mod folded;
 mod json;
+#[cfg(test)]
+pub(crate) mod made_waits;
 pub mod perfetto;
 pub mod pprof;
 pub mod selected;
@@ -205,3 +207,7 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
     }
     selected.require_all()
 }
+
+#[cfg(test)]
+#[path = "waits_tests.rs"]
+mod waits_tests;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use analysis::model::Model;
 use anyhow::{Result, ensure};
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
@@ -117,8 +118,9 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             state: Microstate::ALL[number as usize % Microstate::PER_THREAD],
             ticks: Ticks(3 + u64::from(number)),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::ALL[number as usize % Cause::COUNT],
+            // Some of them have no ticks.
+            waker: Tid(number + 1),
         })?;
     }
     // An interval whose stack the kernel did not return.
@@ -132,8 +134,8 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
         state: Microstate::Sleep,
         ticks: Ticks(7),
         detail: 0,
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     })?;
     // No exact time is known of any of its threads: they have their ticks.
     founder.side_line("threads.jsonl", "{\"sample\":0,\"at_ns\":60000000000}\n")?;

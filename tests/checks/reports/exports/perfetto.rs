@@ -30,7 +30,7 @@ if len(sys.argv) < 3:
 from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 processor = TraceProcessor(trace=sys.argv[1], config=TraceProcessorConfig(bin_path=sys.argv[2]))
 print("samples", [row.n for row in processor.query("select count(*) n from perf_sample")][0])
-for row in processor.query("select name, sum(dur) / 1000 us from slice group by name"):
+for row in processor.query("select name, sum(dur) / 1000 us from slice where category = 'state' group by name"):
     print("slice", row.us, row.name)
 for row in processor.query("select name, value from stats where severity = 'error' and value > 0"):
     print("error", row.value, row.name)

@@ -3,9 +3,9 @@
 //!
 //! A sample weighs ticks, ends when they ended, and holds the CPU time among them, which is the
 //! height of the graphs. Its leaf is the state, `[lock]`, in a category with its own colour. Other
-//! categories separate kernel, user and JIT code. Off-CPU time is a marker too, with its
-//! stack. Colours are from the profiler's palette. The threads with most time on CPUs are visible
-//! at first.
+//! categories separate kernel, user and JIT code. Off-CPU time is a marker too, with its stack; a
+//! marker of blocked time has its cause, its kind and the thread that ended it. Colours are from
+//! the profiler's palette. The threads with most time on CPUs are visible at first.
 //!
 //! The crate keeps the whole profile in memory until it is written: about 150 bytes for each tick
 //! array, and the stacks once for each thread.
@@ -18,8 +18,9 @@ use std::io::{self, Write};
 use experiment_format::units::Nanos;
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameHandle, FrameInfo,
-    MarkerTiming, Profile, ReferenceTimestamp, SamplingInterval, StackHandle, StaticSchemaMarker,
-    StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
+    MarkerFieldFlags, MarkerFieldFormat, MarkerTiming, Profile, ReferenceTimestamp,
+    SamplingInterval, StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle,
+    ThreadHandle, Timestamp,
 };
 use rustc_hash::FxHashMap;
 
@@ -30,7 +31,7 @@ use super::folded::state_frame;
 use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::metric::BaseMetric;
 use crate::model::traced::pieces;
-use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId, TickRow};
+use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId, TickRow, Wakers};
 
 /// Maximum number of threads that are visible when the profile is opened, which is what fits on a
 /// screen.
@@ -80,6 +81,51 @@ impl StaticSchemaMarker for OffCpuMarker {
     }
 }
 
+/// A marker of blocked time.
+struct BlockedMarker {
+    state: StringHandle,
+    category: CategoryHandle,
+    /// Cause, kind and waker, as [`BlockedMarker::FIELDS`].
+    fields: [StringHandle; 3],
+}
+
+const fn text_field(key: &'static str, label: &'static str) -> StaticSchemaMarkerField {
+    StaticSchemaMarkerField {
+        key,
+        label,
+        format: MarkerFieldFormat::String,
+        flags: MarkerFieldFlags::SEARCHABLE,
+    }
+}
+
+impl StaticSchemaMarker for BlockedMarker {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "Blocked";
+    const TABLE_LABEL: Option<&'static str> =
+        Some("{marker.name}: {marker.data.waitCause}, {marker.data.kind}");
+    // The key `cause` is the profiler's own.
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[
+        text_field("waitCause", "Waited for"),
+        text_field("kind", "Kind"),
+        text_field("waker", "Woken by"),
+    ];
+
+    fn name(&self, _profile: &mut Profile) -> StringHandle {
+        self.state
+    }
+
+    fn category(&self, _profile: &mut Profile) -> CategoryHandle {
+        self.category
+    }
+
+    fn string_field_value(&self, field: u32) -> StringHandle {
+        self.fields[field as usize]
+    }
+
+    fn number_field_value(&self, _field: u32) -> f64 {
+        0.0
+    }
+}
+
 /// The strings and categories that all threads share.
 struct ProfileNames {
     functions: Vec<(StringHandle, CategoryHandle)>,
@@ -110,6 +156,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
     let names = names(model, &mut profile);
     let libraries = Libraries::add(model, &mut profile);
     let lifetimes = TaskLifetimes::of(selected);
+    let wakers = Wakers::of(model);
     let at = |ns: Nanos| Timestamp::from_nanos_since_reference(ns.0);
     let mut processes = FxHashMap::default();
     let mut busy = Vec::new();
@@ -133,6 +180,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
             model,
             names: &names,
             libraries: &libraries,
+            wakers: &wakers,
             profile: &mut profile,
             thread: handle,
             stacks: FxHashMap::default(),
@@ -210,6 +258,7 @@ struct OneThread<'a> {
     model: &'a Model,
     names: &'a ProfileNames,
     libraries: &'a Libraries,
+    wakers: &'a Wakers,
     profile: &'a mut Profile,
     thread: ThreadHandle,
     stacks: FxHashMap<StackId, StackHandle>,
@@ -237,15 +286,37 @@ impl OneThread<'_> {
             cpu = CpuDelta::ZERO;
         }
         if !slice.on_cpu() && length > Nanos::ZERO {
-            let marker = OffCpuMarker {
-                state: title,
-                category,
-            };
             let timing = MarkerTiming::Interval(at(slice.start_ns), at(slice.end_ns));
-            let marker = self.profile.add_marker(self.thread, timing, marker);
+            let marker = match self.wait_fields(&slice.row) {
+                Some(fields) => {
+                    let marker = BlockedMarker {
+                        state: title,
+                        category,
+                        fields,
+                    };
+                    self.profile.add_marker(self.thread, timing, marker)
+                }
+                None => {
+                    let marker = OffCpuMarker {
+                        state: title,
+                        category,
+                    };
+                    self.profile.add_marker(self.thread, timing, marker)
+                }
+            };
             self.profile
                 .set_marker_stack(self.thread, marker, Some(stack));
         }
+    }
+
+    /// Returns the fields of the marker of a row, if its thread was blocked.
+    fn wait_fields(&mut self, row: &TickRow) -> Option<[StringHandle; 3]> {
+        let cause = self.model.cause(row)?;
+        let waker = self.wakers.waker(self.model, row);
+        let waker = waker.map(|waker| waker.name(self.model));
+        let waker = waker.as_deref().unwrap_or("not known");
+        let texts = [cause.title(), cause.kind().keyword(), waker];
+        Some(texts.map(|text| self.profile.intern_string(text)))
     }
 
     fn frame(&mut self, frame: Frame, category: CategoryHandle) -> FrameHandle {

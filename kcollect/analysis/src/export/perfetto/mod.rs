@@ -6,10 +6,16 @@
 //! ticks are not: the format has no weight for samples that current readers support, and one hour
 //! of sleep would be about 360,000 samples.
 //!
+//! Slices of blocked time have their cause and the thread that ended it as annotations. If that
+//! thread has a track, it has an instant "wakes" there at that time, with a flow to the slice with
+//! which the woken thread continues: readers draw a flow to the beginning of a slice, so that one
+//! to the wait itself would point to its start.
+//!
 //! Times are on the recording's clock. The trace is written packet by packet. For interned data
 //! only a flag per entry stays in memory.
 
 mod proto;
+mod wakes;
 
 use std::io::{self, Write};
 
@@ -18,16 +24,17 @@ use experiment_format::units::Nanos;
 use prost::Message;
 
 use self::proto::{
-    BOOTTIME, Callstack, Clock, ClockSnapshot, Frame, INCREMENTAL_STATE_CLEARED, InternedData,
-    MODE_KERNEL, MODE_USER, Mapping, NEEDS_INCREMENTAL_STATE, Named, PerfSample,
-    PerfSampleDefaults, ProcessDescriptor, REALTIME, SLICE_BEGIN, SLICE_END, SW_CPU_CLOCK,
-    ThreadDescriptor, Timebase, Trace, TracePacket, TracePacketDefaults, TrackDescriptor,
-    TrackEvent,
+    BOOTTIME, Callstack, Clock, ClockSnapshot, DebugAnnotation, Frame, INCREMENTAL_STATE_CLEARED,
+    INSTANT, InternedData, MODE_KERNEL, MODE_USER, Mapping, NEEDS_INCREMENTAL_STATE, Named,
+    PerfSample, PerfSampleDefaults, ProcessDescriptor, REALTIME, SLICE_BEGIN, SLICE_END,
+    SW_CPU_CLOCK, ThreadDescriptor, Timebase, Trace, TracePacket, TracePacketDefaults,
+    TrackDescriptor, TrackEvent,
 };
+use self::wakes::{Wake, Wakes};
 use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, TickRow};
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, ThreadId, TickRow, Waker};
 
 /// The id of the only sequence of packets.
 const SEQUENCE_ID: u32 = 1;
@@ -37,6 +44,37 @@ const PROCESS_TRACKS: u64 = 1 << 32;
 const THREAD_TRACKS: u64 = 1 << 33;
 /// Maximum number of samples. That is more than any reader accepts: a day of one CPU at 1 ms.
 const MAX_SAMPLES: u64 = 100_000_000;
+/// The number of the category of states.
+const STATE_CATEGORY: u64 = 1;
+/// The number of the category of wake-ups.
+const WAKE_CATEGORY: u64 = 2;
+/// The number of the name of wake-ups, after those of states.
+const WAKE_NAME: u64 = STATE_SLOTS as u64 + 1;
+
+/// What annotations are named.
+#[derive(Debug, Clone, Copy)]
+enum Annotation {
+    Cause,
+    Kind,
+    Waker,
+    Woken,
+}
+
+impl Annotation {
+    const ALL: [(Annotation, &'static str); 4] = [
+        (Annotation::Cause, "cause"),
+        (Annotation::Kind, "kind"),
+        (Annotation::Waker, "waker"),
+        (Annotation::Woken, "woken"),
+    ];
+
+    fn with(self, value: impl Into<String>) -> DebugAnnotation {
+        DebugAnnotation {
+            name_iid: self as u64 + 1,
+            string_value: value.into(),
+        }
+    }
+}
 
 /// Writes the trace.
 ///
@@ -73,6 +111,7 @@ pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
         objects: vec![false; model.objects.len()],
         stacks: vec![false; model.stacks.len()],
         processes: vec![false; model.processes.len()],
+        wakes: Wakes::of(selected),
     };
     writer.head()?;
     for of in selected.threads() {
@@ -94,6 +133,7 @@ struct Writer<'a> {
     objects: Vec<bool>,
     stacks: Vec<bool>,
     processes: Vec<bool>,
+    wakes: Wakes,
 }
 
 /// Returns whether a position is new, and notes that it was seen.
@@ -106,6 +146,14 @@ fn named(iid: usize, name: &str) -> Named {
         iid: iid as u64 + 1,
         name: name.as_bytes().to_vec(),
     }
+}
+
+/// The flows that end at a slice.
+struct SliceFlows {
+    /// The one from the thread that ended the wait before the slice.
+    to_begin: Option<u64>,
+    /// The one from the thread that ended this wait, if no slice follows at once.
+    to_end: Option<u64>,
 }
 
 impl Writer<'_> {
@@ -135,9 +183,12 @@ impl Writer<'_> {
         let wall = founder.map_or(Nanos::ZERO, |founder| founder.source.start().wall_ns());
         let tick_us = founder.map_or(0, |founder| founder.tick_us);
         let states = (0..STATE_SLOTS).map(|slot| named(slot, state_title(slot)));
+        let annotations =
+            Annotation::ALL.map(|(annotation, name)| named(annotation as usize, name));
         let interned = InternedData {
-            event_categories: vec![named(0, "state")],
-            event_names: states.collect(),
+            event_categories: vec![named(0, "state"), named(1, "wake")],
+            event_names: states.chain([named(STATE_SLOTS, "wakes")]).collect(),
+            debug_annotation_names: annotations.to_vec(),
             ..InternedData::default()
         };
         let clocks = [(BOOTTIME, self.origin_ns), (REALTIME, wall)];
@@ -198,20 +249,44 @@ impl Writer<'_> {
             ..TrackDescriptor::default()
         }))?;
         let mut rest_us = 0;
-        for slice in of.slices() {
+        let wakes = self.wakes.take(of.id);
+        let mut wakes = wakes.iter().copied().peekable();
+        // The flow to the next slice.
+        let mut flow = None;
+        let mut slices = of.slices().peekable();
+        while let Some(slice) = slices.next() {
             let callstack = self.callstack(slice.row.stack)?;
+            let tick_us = u64::from(self.model.experiment(slice.row.experiment).tick_us).max(1);
             if slice.row.ticks != 0 {
-                self.slice(&slice, callstack)?;
+                let continues = slices.peek().is_some_and(|next| {
+                    next.row.ticks != 0
+                        && next.start_ns - slice.end_ns < Nanos::from_micros(tick_us)
+                });
+                let woken = self.wakes.next_flow(self.model, &slice);
+                let woken = woken.map(|(_, flow)| flow);
+                let flows = SliceFlows {
+                    to_begin: flow.take(),
+                    to_end: woken.filter(|_| !continues),
+                };
+                flow = woken.filter(|_| continues);
+                let track = of.id;
+                while let Some(wake) = wakes.next_if(|wake| wake.time_ns < slice.start_ns) {
+                    self.wake(track, &wake)?;
+                }
+                self.slice_begin(&slice, callstack, &flows)?;
+                while let Some(wake) = wakes.next_if(|wake| wake.time_ns <= slice.end_ns) {
+                    self.wake(track, &wake)?;
+                }
+                self.slice_end(&slice, &flows)?;
             }
             if slice.on_cpu() {
                 // A sample has no weight, so write as many as ticks fit into the exact time.
-                let tick_us = u64::from(self.model.experiment(slice.row.experiment).tick_us).max(1);
                 let micros: u64 = rest_us + slice.row.micros.unsigned_abs();
                 rest_us = micros % tick_us;
                 self.samples(&slice, micros / tick_us, callstack, (pid, tid))?;
             }
         }
-        Ok(())
+        wakes.try_for_each(|wake| self.wake(of.id, &wake))
     }
 
     /// Returns a time of the model as a timestamp of the trace.
@@ -225,28 +300,70 @@ impl Writer<'_> {
         )
     }
 
-    fn slice(&mut self, slice: &Slice, callstack_iid: Option<u64>) -> io::Result<()> {
-        let track_uuid = THREAD_TRACKS + u64::from(slice.row.thread.0);
-        let begin = TrackEvent {
+    fn slice_begin(
+        &mut self,
+        slice: &Slice,
+        callstack_iid: Option<u64>,
+        flows: &SliceFlows,
+    ) -> io::Result<()> {
+        let event = TrackEvent {
             r#type: SLICE_BEGIN,
-            track_uuid,
-            category_iids: vec![1],
+            track_uuid: THREAD_TRACKS + u64::from(slice.row.thread.0),
+            category_iids: vec![STATE_CATEGORY],
             name_iid: Some(slice.row.slot() as u64 + 1),
+            debug_annotations: self.wait_annotations(slice),
+            terminating_flow_ids: flows.to_begin.into_iter().collect(),
             callstack_iid,
-        };
-        let end = TrackEvent {
-            r#type: SLICE_END,
-            track_uuid,
             ..TrackEvent::default()
         };
-        for (time_ns, event) in [(slice.start_ns, begin), (slice.end_ns, end)] {
-            self.packet(TracePacket {
-                timestamp: self.timestamp(time_ns),
-                track_event: Some(event),
-                ..TracePacket::default()
-            })?;
-        }
-        Ok(())
+        self.event(slice.start_ns, event)
+    }
+
+    fn slice_end(&mut self, slice: &Slice, flows: &SliceFlows) -> io::Result<()> {
+        let event = TrackEvent {
+            r#type: SLICE_END,
+            track_uuid: THREAD_TRACKS + u64::from(slice.row.thread.0),
+            terminating_flow_ids: flows.to_end.into_iter().collect(),
+            ..TrackEvent::default()
+        };
+        self.event(slice.end_ns, event)
+    }
+
+    /// Writes that the thread of a track woke another.
+    fn wake(&mut self, track: ThreadId, wake: &Wake) -> io::Result<()> {
+        let woken = Waker::Thread(wake.woken).name(self.model);
+        let event = TrackEvent {
+            r#type: INSTANT,
+            track_uuid: THREAD_TRACKS + u64::from(track.0),
+            category_iids: vec![WAKE_CATEGORY],
+            name_iid: Some(WAKE_NAME),
+            debug_annotations: vec![Annotation::Woken.with(woken)],
+            flow_ids: vec![wake.flow],
+            ..TrackEvent::default()
+        };
+        self.event(wake.time_ns, event)
+    }
+
+    fn event(&mut self, time_ns: Nanos, event: TrackEvent) -> io::Result<()> {
+        self.packet(TracePacket {
+            timestamp: self.timestamp(time_ns),
+            track_event: Some(event),
+            ..TracePacket::default()
+        })
+    }
+
+    /// Returns why the thread of a slice was blocked; nothing if it was not.
+    fn wait_annotations(&self, slice: &Slice) -> Vec<DebugAnnotation> {
+        let Some(cause) = self.model.cause(&slice.row) else {
+            return Vec::new();
+        };
+        let waker = self.wakes.waker(self.model, slice);
+        let waker = waker.map(|waker| Annotation::Waker.with(waker.name(self.model)));
+        let known = [
+            Annotation::Cause.with(cause.keyword()),
+            Annotation::Kind.with(cause.kind().keyword()),
+        ];
+        known.into_iter().chain(waker).collect()
     }
 
     /// Writes samples, each at the end of its own part of the slice.
@@ -341,4 +458,42 @@ impl Writer<'_> {
             rel_pc: frame.offset,
         });
     }
+}
+
+/// The tid of a thread, and milliseconds since the start of the recording.
+#[cfg(test)]
+type FlowEnd = (i64, u64);
+
+/// Returns where each flow of a trace begins and ends, in the order of their numbers.
+#[cfg(test)]
+pub(super) fn flows(bytes: &[u8]) -> Vec<(FlowEnd, FlowEnd)> {
+    use std::collections::BTreeMap;
+
+    let trace = Trace::decode(bytes).unwrap_or_default();
+    let mut tids = BTreeMap::new();
+    let mut origin_ns = None;
+    for packet in &trace.packet {
+        origin_ns = origin_ns.or(packet.timestamp);
+        if let Some(descriptor) = &packet.track_descriptor
+            && let Some(thread) = &descriptor.thread
+        {
+            tids.insert(descriptor.uuid, thread.tid);
+        }
+    }
+    let mut ends: BTreeMap<u64, [Option<FlowEnd>; 2]> = BTreeMap::new();
+    for packet in &trace.packet {
+        let (Some(event), Some(time_ns)) = (&packet.track_event, packet.timestamp) else {
+            continue;
+        };
+        let since_ns = time_ns - origin_ns.unwrap_or(0);
+        let end = (tids[&event.track_uuid], since_ns / 1_000_000);
+        let both = [&event.flow_ids, &event.terminating_flow_ids];
+        for (at, flows) in both.into_iter().enumerate() {
+            for flow in flows {
+                ends.entry(*flow).or_default()[at] = Some(end);
+            }
+        }
+    }
+    let flows = ends.into_values().filter_map(|[from, to]| from.zip(to));
+    flows.collect()
 }

@@ -125,21 +125,40 @@ pub(super) struct ThreadDescriptor {
 pub(super) struct TrackEvent {
     #[prost(uint64, repeated, packed = "false", tag = "3")]
     pub(super) category_iids: Vec<u64>,
-    /// [`SLICE_BEGIN`] or [`SLICE_END`].
+    #[prost(message, repeated, tag = "4")]
+    pub(super) debug_annotations: Vec<DebugAnnotation>,
+    /// [`SLICE_BEGIN`], [`SLICE_END`] or [`INSTANT`].
     #[prost(int32, tag = "9")]
     pub(super) r#type: i32,
     #[prost(uint64, optional, tag = "10")]
     pub(super) name_iid: Option<u64>,
     #[prost(uint64, tag = "11")]
     pub(super) track_uuid: u64,
+    /// The flows that begin here.
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub(super) flow_ids: Vec<u64>,
+    /// The flows that end here.
+    #[prost(fixed64, repeated, packed = "false", tag = "48")]
+    pub(super) terminating_flow_ids: Vec<u64>,
     #[prost(uint64, optional, tag = "56")]
     pub(super) callstack_iid: Option<u64>,
+}
+
+/// A value with its name in the details of an event.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DebugAnnotation {
+    #[prost(uint64, tag = "1")]
+    pub(super) name_iid: u64,
+    #[prost(string, tag = "6")]
+    pub(super) string_value: String,
 }
 
 /// `TrackEvent.Type`.
 pub(super) const SLICE_BEGIN: i32 = 1;
 /// `TrackEvent.Type`.
 pub(super) const SLICE_END: i32 = 2;
+/// `TrackEvent.Type`.
+pub(super) const INSTANT: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PerfSample {
@@ -169,6 +188,8 @@ pub(super) struct InternedData {
     pub(super) event_categories: Vec<Named>,
     #[prost(message, repeated, tag = "2")]
     pub(super) event_names: Vec<Named>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) debug_annotation_names: Vec<Named>,
     #[prost(message, repeated, tag = "5")]
     pub(super) function_names: Vec<Named>,
     #[prost(message, repeated, tag = "6")]
@@ -183,7 +204,8 @@ pub(super) struct InternedData {
     pub(super) mappings: Vec<Mapping>,
 }
 
-/// `EventCategory`, `EventName` and `InternedString`, which have the same fields.
+/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which have the same
+/// fields.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Named {
     #[prost(uint64, tag = "1")]

@@ -2,11 +2,13 @@
 //!
 //! A sample is a thread with a stack; its values are the ticks, and `total`, `totalcpu` (as in
 //! reports) and each state in nanoseconds; of memory its bytes, by the names that pprof uses. Its
-//! labels are `pid`, `tid`, `comm` and `thread`. Load objects are mappings, with build ids if the
-//! experiment has copies of the files. Addresses are synthetic: load objects are placed one after
-//! the other, so that an address minus the start of its mapping is the position in the file. Real
-//! mappings differ between the processes that share a profile. A stack without frames has one here,
-//! `<no stack>`: `go tool pprof` drops samples without a location.
+//! labels are `pid`, `tid`, `comm` and `thread`; of blocked time also `cause`, `kind` (suffered,
+//! idle or undecided), and `waker` if the thread that ended it is known. Load objects are
+//! mappings, with build ids if the experiment has copies of the files. Addresses are synthetic:
+//! load objects are placed one after the other, so that an address minus the start of its mapping
+//! is the position in the file. Real mappings differ between the processes that share a profile. A
+//! stack without frames has one here, `<no stack>`: `go tool pprof` drops samples without a
+//! location.
 //!
 //! Samples are written as they are made; the tables are kept until the end.
 
@@ -14,6 +16,7 @@ mod proto;
 
 use std::io::{self, Write};
 
+use experiment_format::cause::Cause;
 use experiment_format::units::Nanos;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -26,7 +29,7 @@ use super::selected::{Selected, state_name};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
 use crate::model::{
-    FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums, TracedEvents,
+    FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums, TracedEvents, Waker, Wakers,
 };
 
 /// The distance between the addresses of two load objects.
@@ -173,6 +176,7 @@ fn samples(
         no_stack: false,
     };
     let keys = ["pid", "tid", "comm", "thread"].map(|key| strings.get(key));
+    let wakers = Wakers::of(model);
     for of in selected.threads() {
         let thread = of.thread();
         let label = |key, str, num| Label { key, str, num };
@@ -182,16 +186,26 @@ fn samples(
             label(keys[2], strings.get(&model.process_name(thread)), 0),
             label(keys[3], strings.get(&model.thread_name(thread)), 0),
         ];
-        let mut stacks: FxHashMap<StackId, (i64, Sums)> = FxHashMap::default();
+        // Blocked time has a sample for each cause and waker.
+        let mut stacks: FxHashMap<_, (i64, Sums)> = FxHashMap::default();
         for row in of.rows() {
-            let (ticks, sums) = stacks.entry(row.stack).or_default();
+            let cause = model.cause(row);
+            let wait = cause.map(|cause| (cause, wakers.waker(model, row)));
+            let (ticks, sums) = stacks.entry((row.stack, wait)).or_default();
             *ticks += i64::from(row.ticks);
             sums[row.slot()] += row.micros;
         }
         let mut stacks: Vec<_> = stacks.into_iter().collect();
-        stacks.sort_unstable_by_key(|(stack, _)| *stack);
-        for (stack, (ticks, sums)) in stacks {
+        stacks.sort_unstable_by_key(|(key, _)| *key);
+        for ((stack, wait), (ticks, sums)) in stacks {
             let location_id = used.locations(model, stack);
+            let mut labels = labels.clone();
+            if let Some((cause, waker)) = wait {
+                let own = wait_labels(model, cause, waker).into_iter();
+                labels.extend(
+                    own.map(|(key, value)| label(strings.get(key), strings.get(&value), 0)),
+                );
+            }
             let value = match memory_type(model) {
                 Some(_) => vec![ticks],
                 None => time_values(selected, ticks, &sums),
@@ -199,7 +213,7 @@ fn samples(
             let sample = Sample {
                 location_id,
                 value,
-                label: labels.clone(),
+                label: labels,
             };
             part(
                 out,
@@ -211,6 +225,16 @@ fn samples(
         }
     }
     Ok(used)
+}
+
+/// Returns the labels of blocked time: their keys and values.
+fn wait_labels(model: &Model, cause: Cause, waker: Option<Waker>) -> Vec<(&'static str, String)> {
+    let mut labels = vec![
+        ("cause", cause.keyword().to_owned()),
+        ("kind", cause.kind().keyword().to_owned()),
+    ];
+    labels.extend(waker.map(|waker| ("waker", waker.name(model))));
+    labels
 }
 
 /// Returns the values of a sample, as [`time_types`].
@@ -380,4 +404,24 @@ fn location(model: &Model, index: usize) -> Location {
             function_id: u64::from(frame.function.0) + 1,
         }],
     }
+}
+
+/// Returns the labels of each sample with texts, and its milliseconds.
+#[cfg(test)]
+pub(super) fn labelled(bytes: &[u8]) -> Vec<(FxHashMap<String, String>, i64)> {
+    let profile = Profile::decode(bytes).unwrap_or_default();
+    let text = |position: i64| profile.string_table[position as usize].clone();
+    let total = profile.sample_type.iter();
+    let total = total
+        .map(|kind| text(kind.r#type))
+        .position(|kind| kind == "total");
+    let each = profile.sample.iter().map(|sample| {
+        let labels = sample
+            .label
+            .iter()
+            .map(|label| (text(label.key), text(label.str)));
+        let nanoseconds = total.map_or(0, |total| sample.value[total]);
+        (labels.collect(), nanoseconds / 1_000_000)
+    });
+    each.collect()
 }
