@@ -26,17 +26,21 @@ pub(super) struct FlameArgs {
     /// All states, each stack with its state on top; the default is only the time on a CPU
     #[arg(long, conflicts_with = "state")]
     all: bool,
-    /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
+    /// What threads suffered: waits for locks, disks, answers, CPUs and so on, each stack with the
+    /// cause on top, and with what woke the thread (-W of a recording)
     #[arg(long, conflicts_with_all = ["state", "all"])]
+    waits: bool,
+    /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
+    #[arg(long, conflicts_with_all = ["state", "all", "waits"])]
     locks: bool,
     /// The system calls that do I/O (-i of a recording), in the same way
-    #[arg(long, conflicts_with_all = ["state", "all", "locks"])]
+    #[arg(long, conflicts_with_all = ["state", "all", "waits", "locks"])]
     io: bool,
     /// The memory that was allocated (-H of a recording), by its bytes, and no ticks
-    #[arg(long, conflicts_with_all = ["state", "all", "locks", "io"])]
+    #[arg(long, conflicts_with_all = ["state", "all", "waits", "locks", "io"])]
     allocated: bool,
     /// The part of it that was not freed by the end, by its bytes. With --diff: how that grew
-    #[arg(long, conflicts_with_all = ["state", "all", "locks", "io", "allocated"])]
+    #[arg(long, conflicts_with_all = ["state", "all", "waits", "locks", "io", "allocated"])]
     live: bool,
     /// Colour the changes: red is more than in BEFORE, blue is less, scaled to the same length of
     /// time
@@ -98,6 +102,7 @@ Examples:
   kcollect flame                                time on CPUs
   kcollect flame ktest.1.er --all -o all.svg    all states, each in a colour
   kcollect flame ktest.1.er --state lock,sleep  where threads waited
+  kcollect flame --waits                        what was suffered, and who ended it
   kcollect flame --locks                        waits for locks, recorded with -s
   kcollect flame --live                         memory that is not freed, with -H on
   kcollect flame --diff ktest.1.er ktest.2.er   what has changed
@@ -136,6 +141,7 @@ impl FlameArgs {
             before,
             filter: self.filters.resolve()?,
             all: self.all,
+            waits: self.waits,
             traced: traced(&[
                 (self.locks, TracedEvents::Locks),
                 (self.io, TracedEvents::Io),

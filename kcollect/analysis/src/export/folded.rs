@@ -8,11 +8,15 @@
 
 use std::io::{self, Write};
 
+use experiment_format::cause::Cause;
 use experiment_format::text::is_printable;
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
-use crate::model::{GroupKind, Model, ShownUnit, StackId, ThreadInfo};
+use crate::model::{
+    GroupKind, Model, NOT_SAMPLED, STATE_SLOTS, ShownUnit, StackId, ThreadInfo, TickRow, Waker,
+    Wakers,
+};
 
 /// The frames below the outermost function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -102,14 +106,17 @@ pub fn clean(name: &str) -> String {
     }
 }
 
-/// The selected time by root frames, stack and state.
+/// The selected time by root frames, stack, and the frames on top of the stack.
 #[derive(Debug)]
 pub struct Folded<'m> {
     model: &'m Model,
     /// The root frames of stacks, joined by `;`, each combination once.
     below: Vec<String>,
     functions: Vec<String>,
-    sums: Vec<((u32, StackId, u8), u64)>,
+    /// The frames on top of stacks, joined by `;`: a state, or why a thread waited and what woke
+    /// it. Empty: none.
+    tops: Vec<String>,
+    sums: Vec<((u32, StackId, u32), u64)>,
 }
 
 /// Returns the frame of a state.
@@ -118,10 +125,66 @@ pub fn state_frame(slot: usize) -> String {
     format!("[{}]", state_name(slot))
 }
 
+/// Returns the frame between the stack of a thread that waited and what woke it. Without a cause
+/// it waited for a CPU.
+#[must_use]
+pub fn wait_frame(cause: Option<Cause>) -> String {
+    format!("[waits for {}]", cause.map_or("a CPU", Cause::title))
+}
+
+/// Returns the frames of what woke a thread: its process, and its own name if that is another.
+fn waker_frames(model: &Model, waker: Waker) -> Vec<String> {
+    match waker {
+        Waker::Unsampled(_) => vec![NOT_SAMPLED.to_owned()],
+        Waker::Thread(id) => {
+            let thread = model.thread(id);
+            let mut frames = vec![model.process_name(thread), model.thread_name(thread)];
+            frames.dedup();
+            frames.iter().map(|name| clean(name)).collect()
+        }
+    }
+}
+
 impl<'m> Folded<'m> {
-    /// Adds up the selected ticks.
+    /// Adds up the selected ticks, with their states on top of the stacks.
     #[must_use]
     pub fn new(selected: &Selected<'m>, by: GroupBy) -> Folded<'m> {
+        let tops = match selected.model.unit() {
+            ShownUnit::Time => (0..STATE_SLOTS).map(state_frame).collect(),
+            ShownUnit::Bytes => vec![String::new(); STATE_SLOTS],
+        };
+        Folded::with_tops(selected, by, tops, |_, row| row.slot() as u32)
+    }
+
+    /// Adds up the selected waits, with cause and waker on top of the stacks. The waker's own stack
+    /// is not recorded.
+    #[must_use]
+    pub fn of_waits(selected: &Selected<'m>, by: GroupBy) -> Folded<'m> {
+        let model = selected.model;
+        let wakers = Wakers::of(model);
+        let mut numbers: FxHashMap<_, u32> = FxHashMap::default();
+        Folded::with_tops(selected, by, Vec::new(), |tops, row| {
+            let key = (model.cause(row), wakers.waker(model, row));
+            *numbers.entry(key).or_insert_with(|| {
+                let mut frames = vec![wait_frame(key.0)];
+                frames.extend(
+                    key.1
+                        .into_iter()
+                        .flat_map(|waker| waker_frames(model, waker)),
+                );
+                tops.push(frames.join(";"));
+                tops.len() as u32 - 1
+            })
+        })
+    }
+
+    /// Adds up the selected ticks. `top` returns which of `tops` a row has, and may add to them.
+    fn with_tops(
+        selected: &Selected<'m>,
+        by: GroupBy,
+        mut tops: Vec<String>,
+        mut top: impl FnMut(&mut Vec<String>, &TickRow) -> u32,
+    ) -> Folded<'m> {
         let model = selected.model;
         let mut numbers: FxHashMap<String, u32> = FxHashMap::default();
         let mut sums: FxHashMap<_, u64> = FxHashMap::default();
@@ -130,9 +193,8 @@ impl<'m> Folded<'m> {
             let next = numbers.len() as u32;
             let number = *numbers.entry(below).or_insert(next);
             for row in thread.rows() {
-                let sum = sums
-                    .entry((number, row.stack, row.slot() as u8))
-                    .or_default();
+                let top = top(&mut tops, row);
+                let sum = sums.entry((number, row.stack, top)).or_default();
                 *sum += row.micros as u64;
             }
         }
@@ -149,6 +211,7 @@ impl<'m> Folded<'m> {
         Folded {
             functions: functions.collect(),
             below,
+            tops,
             model,
             sums,
         }
@@ -166,12 +229,18 @@ impl<'m> Folded<'m> {
         &self.below
     }
 
-    /// Returns root frames, stack, state and microseconds; stacks with equal root frames are
-    /// adjacent.
-    pub fn sums(&self) -> impl Iterator<Item = (&str, StackId, usize, u64)> {
-        self.sums.iter().map(|((below, stack, slot), sum)| {
+    /// Returns the frames on top of stacks, joined by `;`.
+    #[must_use]
+    pub fn tops(&self) -> &[String] {
+        &self.tops
+    }
+
+    /// Returns root frames, stack, the frames on top of it, and microseconds; stacks with equal
+    /// root frames are adjacent.
+    pub fn sums(&self) -> impl Iterator<Item = (&str, StackId, &str, u64)> {
+        self.sums.iter().map(|((below, stack, top), sum)| {
             let below = self.below[*below as usize].as_str();
-            (below, *stack, usize::from(*slot), *sum)
+            (below, *stack, self.tops[*top as usize].as_str(), *sum)
         })
     }
 
@@ -182,7 +251,7 @@ impl<'m> Folded<'m> {
     pub fn each<E>(&self, mut each: impl FnMut(&str, u64) -> Result<(), E>) -> Result<(), E> {
         let mut line = String::new();
         let mut path: Vec<usize> = Vec::new();
-        for ((below, stack, slot), sum) in &self.sums {
+        for ((below, stack, top), sum) in &self.sums {
             line.clear();
             line.push_str(&self.below[*below as usize]);
             path.clear();
@@ -190,8 +259,9 @@ impl<'m> Folded<'m> {
             for function in path.iter().rev() {
                 push(&mut line, &self.functions[*function]);
             }
-            if self.model.unit() == ShownUnit::Time {
-                push(&mut line, &state_frame(usize::from(*slot)));
+            match self.tops[*top as usize].as_str() {
+                "" => {}
+                frames => push(&mut line, frames),
             }
             each(&line, *sum)?;
         }

@@ -6,6 +6,7 @@
 //! Ticks of CPUs are left out unless asked for: time on a CPU is in the states of its thread
 //! already, and would be counted twice.
 
+use experiment_format::cause::{Cause, WaitKind};
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use host::exit::Failure;
@@ -115,6 +116,27 @@ impl<'m> Selected<'m> {
             0 => self.model.require_all(),
             _ => Err(incomplete()),
         }
+    }
+
+    /// Drops what was not suffered. Returns the dropped time of blocked threads in microseconds:
+    /// idle, and undecided.
+    pub fn keep_suffered(&mut self) -> [i64; 2] {
+        let model = self.model;
+        let (mut idle, mut undecided) = (0, 0);
+        self.rows.retain(|index| {
+            let row = &model.rows[*index as usize];
+            if model.suffered(row) {
+                return true;
+            }
+            self.sums[row.slot()] -= row.micros;
+            match model.cause(row).map(Cause::kind) {
+                Some(WaitKind::Idle) => idle += row.micros,
+                Some(WaitKind::Undecided) => undecided += row.micros,
+                Some(WaitKind::Suffered) | None => {}
+            }
+            false
+        });
+        [idle, undecided]
     }
 
     /// Returns the time in all states, in microseconds.

@@ -1,9 +1,11 @@
 //! The colours of frames: a hue for the kind of code, a shade for the name, the same in every
 //! picture.
 
+use experiment_format::cause::{Cause, WaitKind};
+use experiment_format::microstate::Microstate;
 use inferno::flamegraph::color::{Color, PaletteMap};
 
-use crate::export::folded::{Folded, state_frame};
+use crate::export::folded::{Folded, state_frame, wait_frame};
 use crate::model::{Model, ObjectKind, STATE_SLOTS};
 use crate::palette::{LIGHT, rgb};
 
@@ -22,6 +24,35 @@ pub(super) fn of_code() -> [(Color, &'static str); 3] {
 /// Returns the colour of a state, by its position in sums.
 pub(super) fn of_state(slot: usize) -> Color {
     color(LIGHT.states.get(slot).unwrap_or(&LIGHT.other))
+}
+
+/// Returns the colour of a wait by its cause; without one it is for a CPU. A picture of waits has
+/// no states, so the colours are those of states, which differ well: the same where both mean the
+/// same.
+pub(super) fn of_wait(cause: Option<Cause>) -> Color {
+    let state = match cause {
+        None => Microstate::WaitCpu,
+        Some(Cause::Lock) => Microstate::UserLock,
+        Some(Cause::Kernel) => Microstate::KernelFault,
+        Some(Cause::Device) => Microstate::DataFault,
+        Some(Cause::Write) => Microstate::TextFault,
+        Some(Cause::Answer) => Microstate::System,
+        Some(Cause::Middle) => Microstate::User,
+        Some(Cause::Child) => Microstate::Trap,
+        Some(Cause::ThreadEnd) => Microstate::Stopped,
+        // They are not suffered, and not drawn.
+        Some(
+            Cause::Undecided | Cause::Timer | Cause::Outside | Cause::NewWork | Cause::NotEnded,
+        ) => Microstate::Sleep,
+    };
+    of_state(state as usize)
+}
+
+/// Returns why threads can suffer, in the order of the legend. Without a cause it is for a CPU.
+pub(super) fn suffered() -> impl Iterator<Item = Option<Cause>> {
+    let causes = Cause::ALL.into_iter();
+    let causes = causes.filter(|cause| cause.kind() == WaitKind::Suffered);
+    causes.map(Some).chain([None])
 }
 
 fn color(of: &str) -> Color {
@@ -56,6 +87,10 @@ pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
     for frame in folded.below().iter().flat_map(|below| below.split(';')) {
         palette.insert(frame, shaded(LIGHT.other, frame));
     }
+    // What woke threads; causes and states get their own colours below.
+    for frame in folded.tops().iter().flat_map(|top| top.split(';')) {
+        palette.insert(frame, shaded(LIGHT.other, frame));
+    }
     for (function, name) in model.functions.iter().zip(folded.functions()) {
         let color = match model.object(function.object).kind {
             _ if function.kernel => LIGHT.kernel,
@@ -68,5 +103,26 @@ pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
     for slot in 0..STATE_SLOTS {
         palette.insert(state_frame(slot), of_state(slot));
     }
+    for cause in suffered() {
+        palette.insert(wait_frame(cause), of_wait(cause));
+    }
     palette
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_suffered_cause_has_a_colour_of_its_own() {
+        let colors = suffered().map(|cause| {
+            let Color { r, g, b } = of_wait(cause);
+            (r, g, b)
+        });
+        let colors: Vec<_> = colors.collect();
+        assert_eq!(colors.iter().collect::<BTreeSet<_>>().len(), colors.len());
+        assert_eq!(colors.len(), 9);
+    }
 }

@@ -82,7 +82,7 @@ fn edit(svg: &str, entries: &[(Color, &str)]) -> Option<String> {
             &rest,
             SCRIPT,
             SEARCH,
-            &legend(entries),
+            &legend(entries, width),
             &frames,
         ]
         .concat(),
@@ -101,7 +101,12 @@ fn size(svg: &str) -> Option<(usize, usize)> {
     Some((width.parse().ok()?, height.parse().ok()?))
 }
 
-fn legend(entries: &[(Color, &str)]) -> String {
+/// Returns the legend's line. The distance of its entries is less if many of them need to fit.
+fn legend(entries: &[(Color, &str)], width: usize) -> String {
+    let own = |text: &str| 17.0 + CHARACTER_PX * text.chars().count() as f64;
+    let all: f64 = entries.iter().map(|(_, text)| own(text)).sum();
+    let distance = (width as f64 - 20.0 - all) / entries.len().max(1) as f64;
+    let distance = distance.clamp(4.0, 16.0);
     let (mut line, mut x) = (String::from("<g id=\"legend\">"), 10.0);
     for (color, text) in entries {
         let Color { r, g, b } = color;
@@ -111,7 +116,7 @@ fn legend(entries: &[(Color, &str)]) -> String {
             r#"<rect x="{x:.0}" y="75" width="12" height="12" rx="2" fill="rgb({r},{g},{b})" stroke="rgb(120,120,120)" stroke-width="0.5"/><text x="{:.0}" y="85">{text}</text>"#,
             x + 17.0
         );
-        x += 17.0 + CHARACTER_PX * text.chars().count() as f64 + 16.0;
+        x += own(text) + distance;
     }
     line + "</g>"
 }
@@ -145,5 +150,19 @@ mod tests {
         }
         assert!(!made.contains(&attribute(height)), "{made}");
         assert_eq!(add("no picture", &[]), "no picture");
+    }
+
+    #[test]
+    fn many_entries_fit_into_the_line() {
+        let color = Color { r: 1, g: 2, b: 3 };
+        let start = |entries: &[(Color, &str)]| {
+            let line = legend(entries, 1200);
+            let (_, rest) = line.rsplit_once("<rect x=\"").unwrap();
+            rest.split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        let few = [(color, "user code"), (color, "kernel code")];
+        assert_eq!(start(&few), 108.0);
+        let many = [(color, "another thread"); 9];
+        assert!(start(&many) + 17.0 + 14.0 * CHARACTER_PX < 1200.0);
     }
 }

@@ -8,6 +8,9 @@
 //! and `--live` memory, whose widths are bytes. If states of several kinds are shown, each stack
 //! ends in its state, `[lock]`, in its own colour. Widths are times, shown with their unit.
 //!
+//! With `--waits` they show what threads suffered: a stack that waited, then the cause, then the
+//! process and the thread that ended the wait. What that thread did is not recorded.
+//!
 //! With two experiments, the picture shows the second, and colours show how each function's
 //! exclusive time changed: red is more, blue is less. Functions that only the first has are not
 //! shown; swap the two to see them. The first is scaled to the length of the second, since a
@@ -17,13 +20,15 @@ mod colors;
 mod legend;
 mod tree;
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::slice;
 
+use experiment_format::cause::Cause;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
-use host::exit::Failure;
+use host::exit::{ExitKind, Failure};
 use host::output::Output;
 use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
@@ -57,6 +62,8 @@ pub struct FlameOptions {
     pub filter: Filter,
     /// Whether all states are shown.
     pub all: bool,
+    /// Whether suffered waits are shown, with what ended them.
+    pub waits: bool,
     /// The traced events that are shown, and no ticks.
     pub traced: Option<TracedEvents>,
     /// The frames below each stack.
@@ -80,27 +87,35 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     let (found, model, mut filter) = (&loaded.found, &loaded.model, loaded.filter);
     if options.traced.is_some() {
         filter.states = None;
-    } else if filter.states.is_none() && filter.only_of_waits() {
+    } else if options.waits || (filter.states.is_none() && filter.only_of_waits()) {
         filter.states = Some(std::array::from_fn(|slot| {
             WAIT_STATES.iter().any(|state| *state as usize == slot)
         }));
     } else if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }
-    let selected = select(model, &filter, output)?;
+    let mut selected = select(model, &filter, output)?;
+    let not_suffered = options.waits.then(|| selected.keep_suffered());
+    if selected.total() == 0 {
+        return Err(nothing_suffered());
+    }
     let before = options.before.as_ref();
     let before =
         before.map(|before| found.load(slice::from_ref(before), &options.lookup, options.traced));
     let before = before.transpose()?;
-    let selected_before = before
+    let mut selected_before = before
         .as_ref()
         .map(|before| select(before, &filter, output))
         .transpose()?;
+    if let Some(before) = selected_before.as_mut().filter(|_| options.waits) {
+        before.keep_suffered();
+    }
     let picture = Picture {
         options,
         period: found.text(),
         filter: &filter,
         selected: &selected,
+        not_suffered,
         before: selected_before.as_ref(),
     };
     let target = OutputTarget::new(options.file.as_deref(), &found.paths[0], "svg");
@@ -112,6 +127,14 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     }
     let before = selected_before.map_or(Ok(()), |before| before.require_all());
     selected.require_all().and(before)
+}
+
+fn nothing_suffered() -> Failure {
+    Failure::new(
+        ExitKind::Empty,
+        "nothing that was suffered passes the filters",
+        "record with -W on, which tells apart more waits; --state sleep,lock draws all of them",
+    )
 }
 
 /// Returns the unit of widths, unless times are long.
@@ -128,6 +151,8 @@ struct Picture<'a> {
     period: Option<String>,
     filter: &'a Filter,
     selected: &'a Selected<'a>,
+    /// Of waits: the microseconds that are not drawn, idle and undecided.
+    not_suffered: Option<[i64; 2]>,
     before: Option<&'a Selected<'a>>,
 }
 
@@ -136,6 +161,9 @@ impl Picture<'_> {
     fn what(&self) -> String {
         if let Some(events) = self.options.traced {
             return format!("traced {}", events.title());
+        }
+        if self.options.waits {
+            return "suffered waits".to_owned();
         }
         let states = self.selected.states;
         let exactly =
@@ -158,8 +186,17 @@ impl Picture<'_> {
         let states = self.selected.states;
         let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
         self.options.traced.is_none()
+            && !self.options.waits
             && shown.clone().count() > 1
             && !shown.into_iter().all(|slot| BaseMetric::TotalCpu.has(slot))
+    }
+
+    fn folded<'m>(&self, selected: &Selected<'m>) -> Folded<'m> {
+        if self.options.waits {
+            Folded::of_waits(selected, self.options.by)
+        } else {
+            Folded::new(selected, self.options.by)
+        }
     }
 
     fn draw(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -171,12 +208,12 @@ impl Picture<'_> {
         options.text_truncate_direction = TextTruncateDirection::Right;
         options.min_width = MIN_FRAME_PERCENT;
         let mut tree = Tree::new();
+        let with_tops = self.options.waits || self.with_states();
         if let Some(before) = self.before {
-            let folded = Folded::new(before, self.options.by);
-            tree.add(0, before.model, &folded, self.with_states());
+            tree.add(0, before.model, &self.folded(before), with_tops);
         }
-        let folded = Folded::new(self.selected, self.options.by);
-        tree.add(1, self.selected.model, &folded, self.with_states());
+        let folded = self.folded(self.selected);
+        tree.add(1, self.selected.model, &folded, with_tops);
         options.subtitle = Some(self.subtitle(&tree));
         let mut palette = colors::palette(self.selected.model, &folded);
         let (what, unit) = (self.what(), self.selected.model.unit());
@@ -218,6 +255,15 @@ impl Picture<'_> {
             return vec![(color(more), "more"), (color(less), "less")];
         }
         let mut entries = colors::of_code().to_vec();
+        if self.options.waits {
+            let model = self.selected.model;
+            let causes: HashSet<_> = self.selected.rows().map(|row| model.cause(row)).collect();
+            let shown = colors::suffered().filter(|cause| causes.contains(cause));
+            let entry = |cause: Option<Cause>| {
+                (colors::of_wait(cause), cause.map_or("a CPU", Cause::title))
+            };
+            entries.extend(shown.map(entry));
+        }
         if self.with_states() {
             let states = self.selected.states;
             let shown = (0..Microstate::PER_THREAD).filter(|slot| states[*slot]);
@@ -278,8 +324,19 @@ impl Picture<'_> {
                 let scale = self.scale(before);
                 parts.push(format!("before: {name}, times {scale:.3}"));
             }
+            None if self.options.waits => {
+                parts.push("causes and wakers below the stacks that waited".to_owned());
+            }
             None if self.with_states() => parts.push("states below their stacks".to_owned()),
             None => {}
+        }
+        if let Some([idle, undecided]) = self.not_suffered {
+            let unit = model.unit();
+            let (idle, undecided) = (unit.amount(idle), unit.amount(undecided));
+            parts.push(format!("not drawn: {idle} idle, {undecided} undecided"));
+            if model.without_wakers() {
+                parts.push("recorded without -W on: nothing about wakers".to_owned());
+            }
         }
         if tree.has_recursion() {
             parts.push("direct recursion is one frame".to_owned());
@@ -291,5 +348,33 @@ impl Picture<'_> {
             ));
         }
         crate::export::folded::clean(&parts.join(" \u{b7} "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::made_waits::waits;
+
+    #[test]
+    fn suffered_waits_stand_below_their_cause_and_waker() {
+        let model = waits();
+        let mut selected = Selected::new(&model, &Filter::default());
+        assert_eq!(selected.keep_suffered(), [30_000, 20_000]);
+        assert_eq!(selected.total(), 100_000);
+        let mut tree = Tree::new();
+        let folded = Folded::of_waits(&selected, GroupBy::Name);
+        tree.add(1, &model, &folded, true);
+        let lines = tree.lines(0.0, false);
+        let mut lines: Vec<_> = lines.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "client;call;[waits for a CPU] 10000",
+                "client;call;[waits for a lock];<not sampled> 40000",
+                "client;call;[waits for an answer];server;worker 50000",
+            ]
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use rustc_hash::FxHashMap;
 
-use crate::export::folded::{Folded, state_frame};
+use crate::export::folded::Folded;
 use crate::model::{Model, StackId};
 
 /// Maximum number of frames of a stack that are drawn, which is three screens. Deeper ones belong
@@ -55,14 +55,14 @@ impl Tree {
         }
     }
 
-    /// Adds stacks of the earlier experiment (0) or of the later one (1), with or without their
-    /// states on top.
-    pub(super) fn add(&mut self, when: usize, model: &Model, folded: &Folded<'_>, states: bool) {
+    /// Adds stacks of the earlier experiment (0) or of the later one (1), with or without the
+    /// frames on top of them.
+    pub(super) fn add(&mut self, when: usize, model: &Model, folded: &Folded<'_>, tops: bool) {
         let functions = folded.functions().iter().map(|name| self.name(name));
         let functions: Vec<_> = functions.collect();
         let mut known: FxHashMap<StackId, u32> = FxHashMap::default();
         let (mut under, mut base) = (None, 0);
-        for (below, stack, slot, sum) in folded.sums() {
+        for (below, stack, top, sum) in folded.sums() {
             if under != Some(below) {
                 under = Some(below);
                 let frames = below.split(';').filter(|frame| !frame.is_empty());
@@ -87,8 +87,8 @@ impl Tree {
                 }
                 known.insert(stack, node);
             }
-            if states {
-                node = self.child(node, &state_frame(slot));
+            if tops {
+                node = top.split(';').fold(node, |at, frame| self.child(at, frame));
             } else if node == 0 {
                 node = self.child(node, "?");
             }

@@ -218,7 +218,7 @@ fn draw(place: &Path, paths: &[PathBuf]) {
     let Ok(mut output) = Output::new(Some(&path), false) else {
         return;
     };
-    for all in [false, true] {
+    for (all, waits) in [(false, false), (true, false), (false, true)] {
         let options = FlameOptions {
             sources: Sources {
                 named: paths.to_vec(),
@@ -228,6 +228,7 @@ fn draw(place: &Path, paths: &[PathBuf]) {
             before: all.then(|| paths[0].clone()),
             filter: Filter::default(),
             all,
+            waits,
             traced: None,
             by: GroupBy::Thread,
             only: String::new(),
