@@ -9,6 +9,7 @@ mod selecting;
 mod shown;
 mod traced;
 mod truth;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -14,13 +14,14 @@
 //! * stacks in preorder, each with its depth, of siblings the one with most ticks first. So a
 //!   node's descendants follow it without a gap, and the tree needs no other link;
 //! * ticks by thread, then by time, as the distance from the row before. `first` says where each
-//!   thread begins;
+//!   thread begins. The cause of blocked time is a number from 1, its waker a tid;
 //! * traced events by what they are about, then by kind and time.
 //!
 //! Equal payloads are equal bytes.
 
 use std::io::Write as _;
 
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
@@ -122,6 +123,14 @@ pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
     columns.push("stack", 4, rows.iter().map(|row| row.stack.into()));
     columns.push("cpu", 2, rows.iter().map(|row| row.cpu.into()));
     columns.push("state", 1, rows.iter().map(|row| row.state.number().into()));
+    // 0: the thread was not blocked.
+    let causes = rows.iter().map(|row| row.cause);
+    columns.push(
+        "cause",
+        1,
+        causes.map(|cause| cause.map_or(0, |cause| u64::from(cause.number()) + 1)),
+    );
+    columns.push("waker", 4, rows.iter().map(|row| row.waker.0.into()));
     let exact = payload.threads.iter();
     columns.push(
         "exact",
@@ -323,6 +332,9 @@ struct PageHeader<'a> {
     losses: Vec<String>,
     states: [&'static str; Microstate::PER_THREAD],
     groupings: &'a [&'static str],
+    /// The causes of waits in the order of their numbers: what the thread waited for, the kind, and
+    /// how that is known.
+    causes: [(&'static str, &'static str, &'static str); Cause::COUNT],
     /// Name, lineage and what held it up as indexes into `strings`, the pid, and what it belongs to
     /// by the kinds of `groupings`.
     processes: Vec<(usize, usize, usize, Pid, Vec<usize>)>,
@@ -390,6 +402,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
             .collect(),
         states: std::array::from_fn(|state| Microstate::ALL[state].label()),
         groupings: &payload.groupings,
+        causes: Cause::ALL.map(|cause| (cause.title(), cause.kind().keyword(), reason(cause))),
         processes,
         threads,
         functions,
@@ -399,6 +412,33 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
     };
     // Without maps of keys that could fail.
     serde_json::to_vec(&header).unwrap_or_default()
+}
+
+/// Returns how it is known that a wait has a cause. docs/waits.md has the whole rule.
+const fn reason(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Undecided => {
+            "What ended the wait says too little about it, or was not watched (-W on watches it)."
+        }
+        Cause::Device => "The scheduler counts the wait as block I/O.",
+        Cause::Kernel => {
+            "It is a page fault, or no signal ends the wait: the kernel itself is waited for."
+        }
+        Cause::Lock => {
+            "The futex has the value of a mutex that others wait for, or the call takes a lock."
+        }
+        Cause::Child => "The call waits for a child process: wait4, waitid, vfork.",
+        Cause::Write => "The call writes, and what it writes to has no space or takes its time.",
+        Cause::ThreadEnd => "The futex is the number of a thread, or a thread that exited woke it.",
+        Cause::Answer => "What woke it worked on what this thread had asked, or it connects.",
+        Cause::Middle => "Another thread woke it in a place where it does not take work.",
+        Cause::Timer => "Its own timer woke it, or the call only waits for one.",
+        Cause::Outside => {
+            "An interrupt or a thread of the kernel woke it: the network, a terminal, a device."
+        }
+        Cause::NewWork => "It waited where it takes work that it has not asked for.",
+        Cause::NotEnded => "It was still blocked at the end, and its own state does not say why.",
+    }
 }
 
 /// The strings of a header, each stored once.

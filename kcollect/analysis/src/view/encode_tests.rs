@@ -64,6 +64,8 @@ fn tick(time_ns: Nanos, thread: u32, stack: u32, state: Microstate, ticks: u32) 
         state,
         ticks,
         micros: u64::from(ticks) * 10,
+        cause: None,
+        waker: Tid(0),
     }
 }
 
@@ -158,6 +160,31 @@ fn packets_of_one_time_follow_each_other_in_the_order_of_life() {
     assert_eq!(column(&columns, "micros"), [200, 20, 10]);
     // 470 µs, 490 µs, 500 µs, as distances.
     assert_eq!(column(&columns, "end"), [470_000, 20_000, 10_000]);
+}
+
+#[test]
+fn waits_have_the_numbers_of_their_causes_and_the_tids_of_their_wakers() {
+    let mut payload = payload();
+    let wait = |time_ns, cause, waker| PageTick {
+        cause: Some(cause),
+        waker: Tid(waker),
+        ..tick(Nanos(time_ns), 0, 0, Microstate::Sleep, 1)
+    };
+    payload.ticks = vec![
+        wait(100_000, Cause::Undecided, 0),
+        wait(200_000, Cause::Answer, 4_194_303),
+        tick(Nanos(300_000), 0, 0, Microstate::User, 1),
+    ];
+    let (header, columns) = decoded(&payload);
+    assert_eq!(column(&columns, "cause"), [1, 8, 0]);
+    assert_eq!(column(&columns, "waker"), [0, 4_194_303, 0]);
+    let answer = &header["causes"][7];
+    assert_eq!(
+        (&answer[0], &answer[1]),
+        (&"an answer".into(), &"suffered".into())
+    );
+    let reasons: std::collections::BTreeSet<_> = Cause::ALL.map(reason).into();
+    assert_eq!(reasons.len(), Cause::COUNT);
 }
 
 #[test]

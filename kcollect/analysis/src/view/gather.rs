@@ -80,6 +80,8 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
                 state,
                 ticks,
                 micros,
+                cause: model.cause(row),
+                waker: Tid(row.waker),
             });
         }
     }

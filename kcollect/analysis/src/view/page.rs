@@ -15,7 +15,7 @@ use crate::palette;
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 /// The scripts in the order of their dependencies. They share one scope, closed to the outside.
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("js/format.js"),
     include_str!("js/theme.js"),
     include_str!("js/data.js"),
@@ -25,6 +25,7 @@ const SCRIPTS: [&str; 15] = [
     include_str!("js/canvas.js"),
     include_str!("js/extra_rows.js"),
     include_str!("js/rows.js"),
+    include_str!("js/wait.js"),
     include_str!("js/timeline.js"),
     include_str!("js/flame.js"),
     include_str!("js/functions.js"),

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
@@ -170,6 +171,10 @@ pub struct PageTick {
     pub ticks: u32,
     /// The time that they stand for, microseconds.
     pub micros: u64,
+    /// Why the thread was blocked, if it was.
+    pub cause: Option<Cause>,
+    /// The tid of the thread that ended that; 0 if none did, or it is not known.
+    pub waker: Tid,
 }
 
 impl PageTick {

@@ -1,6 +1,7 @@
 //! Profiles from a seed: processes with threads that work, sleep and wait.
 
 use analysis::view::{PageFunction, PageProcess, PageThread, PageTick, Payload};
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
@@ -223,6 +224,11 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
         if end > payload.duration_ns.0 {
             return;
         }
+        let runs = matches!(
+            state,
+            Microstate::User | Microstate::System | Microstate::Trap | Microstate::Stopped
+        );
+        let cause = Cause::ALL[(end / INTERVAL) as usize % Cause::COUNT];
         let row = PageTick {
             time_ns: Nanos(end),
             thread,
@@ -231,6 +237,8 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
             state,
             ticks: ticks as u32,
             micros: exact(ticks),
+            cause: (!runs).then_some(cause),
+            waker: Tid(if runs { 0 } else { 100_000 + thread / 2 }),
         };
         payload.ticks.push(row);
         // In one array with the sleep that it ends.
@@ -240,6 +248,8 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
                 state: Microstate::WaitCpu,
                 ticks,
                 micros: exact(waited),
+                cause: None,
+                waker: Tid(0),
                 ..row
             });
         }

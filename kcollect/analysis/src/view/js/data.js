@@ -49,6 +49,7 @@ class Profile {
     Object.assign(this, header);
     this.interval = header.interval_us * 1000;
     this.groupsBy = [];
+    this.causes = header.causes.map(([title, kind, reason]) => ({ title, kind: KINDS.indexOf(kind), reason }));
     const text = (index) => header.strings[index];
     this.functions = header.functions.map(([name, object, flags]) => (
       { name: text(name), object: text(object), kernel: (flags & 1) !== 0, jit: (flags & 2) !== 0 }));
@@ -100,8 +101,12 @@ class Profile {
     }
   }
 
-  rows({ first, end, ticks, micros, stack, cpu, state }) {
-    Object.assign(this, { first, end, ticks, micros, stack, cpu, state, length: end.length });
+  rows({ first, end, ticks, micros, stack, cpu, state, cause, waker }) {
+    Object.assign(this, { first, end, ticks, micros, stack, cpu, state, cause, waker, length: end.length });
+    const kinds = [NO_WAIT, ...this.causes.map(({ kind }) => kind)];
+    this.kind = cause.map((number) => kinds[number]);
+    this.slot = state.map((one, row) => slotOf(one, this.kind[row]));
+    this.hasCauses = this.kind.some((kind) => kind === SUFFERED || kind === IDLE);
     // Where a row is drawn from. Rows meet within a tick at best: less than one between them is
     // neither a gap nor an overlap.
     this.begin = new Float64Array(end.length);
@@ -122,6 +127,28 @@ class Profile {
         this.earliest[row] = least = Math.min(least, this.begin[row]);
       }
     }
+  }
+
+  /** Returns why the thread of a row was blocked, or null. */
+  causeOf(row) {
+    return this.cause[row] ? this.causes[this.cause[row] - 1] : null;
+  }
+
+  /**
+   * Returns the thread that ended the wait of a row, −1 if it has no ticks. A tid may be of several
+   * threads one after the other: it is the one with ticks at that time, or nearest to it.
+   */
+  wakerOf(row) {
+    const { first, begin, end } = this;
+    const distance = (thread) => {
+      const last = first[thread + 1] - 1;
+      return last < first[thread] ? Infinity : Math.max(0, begin[first[thread]] - end[row], end[row] - end[last]);
+    };
+    let best = -1;
+    this.threads.forEach(({ tid }, thread) => {
+      if (tid === this.waker[row] && distance(thread) < (best < 0 ? Infinity : distance(best))) best = thread;
+    });
+    return best;
   }
 
   /** Returns the first row of a thread that ends after `time`. */
@@ -150,9 +177,9 @@ class Profile {
     return this.weighed ? `exact times, shared out by ${ticks}` : ticks;
   }
 
-  /** Returns the time by state of whole rows on these CPUs, of any CPU if null. */
-  blockSums(cpus) {
-    if (this.blocks?.cpus !== cpus) this.blocks = new BlockSums(this, cpus);
+  /** Returns the time by state of whole rows on these CPUs (null: any), with these waits. */
+  blockSums({ cpus, waits }) {
+    if (this.blocks?.cpus !== cpus || this.blocks.waits !== waits) this.blocks = new BlockSums(this, cpus, waits);
     return this.blocks;
   }
 

@@ -42,13 +42,13 @@ class ExtraRows {
     const shown = processes.filter((entry) => !idle.includes(entry));
     const threads = idle.flatMap(([{ process }]) => process.threads);
     const process = Object.assign(this.idle, { name: `${grouped(idle.length)} idle`, threads });
-    const row = { process, thread: -1, seen: 0, lane: timeline.lane(`idle ${timeline.app.groupBy} ${timeline.app.selection.states} ${threads.length}`, threads) };
+    const row = { process, thread: -1, seen: 0, lane: timeline.lane(`idle ${timeline.app.groupBy} ${timeline.app.selection.states} ${timeline.app.selection.waits} ${threads.length}`, threads) };
     return timeline.open.has(process) ? [[...shown, ...idle], []] : [shown, [row]];
   }
 
   /** Draws the states of a CPU, or of all of them. */
   shares({ cpu, lane }, view, columns, shares, selection) {
-    lane.columns(...view, columns, shares, cpu < 0 ? selection.cpus : this.one[cpu].set);
+    lane.columns(...view, columns, shares, cpu < 0 ? selection : { cpus: this.one[cpu].set, waits: ALL_WAITS });
     return { states: ON_CPU_MASK, peak: cpu < 0 ? selection.cpus?.size ?? this.profile.cpus : 1 };
   }
 

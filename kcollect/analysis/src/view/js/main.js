@@ -10,6 +10,7 @@ class App {
     this.profile = profile;
     this.wholeRun = sums(profile, EVERYTHING);
     this.sums = this.wholeRun;
+    this.someWaits = null;
     const onCpu = ON_CPU.some((state) => this.wholeRun.states[state] > 0);
     this.selection = onCpu ? OPENING : EVERYTHING;
     this.groupBy = "process";
@@ -18,6 +19,7 @@ class App {
     this.rest = 0;
     this.chips();
     this.words();
+    this.wait = new Wait(this);
     this.timeline = new Timeline(this);
     this.flame = new Flame(this);
     this.functions = new Functions(this);
@@ -34,11 +36,19 @@ class App {
     const before = this.selection;
     tip.hide();
     this.selection = Object.freeze({ ...before, ...change });
-    if (this.selection.cpus !== before.cpus) this.timeline.dropBins();
-    if (this.selection.states !== before.states) this.timeline.arrange();
-    const rows = ["states", "threads", "cpus"].some((part) => this.selection[part] !== before[part]);
+    const changed = (part) => this.selection[part] !== before[part];
+    if (changed("cpus") || changed("waits")) this.timeline.dropBins();
+    if (changed("states") || changed("waits")) this.timeline.arrange();
+    const rows = ["states", "threads", "cpus", "waits"].some(changed);
     if (rows) this.timeline.redraw(); else this.timeline.redrawTime();
     if (now) this.recount(); else this.asked ||= requestAnimationFrame(() => this.recount());
+  }
+
+  /** Returns the sums of the whole run with these waits. */
+  wholeRunWith(waits) {
+    if (waits === ALL_WAITS) return this.wholeRun;
+    if (this.someWaits?.waits !== waits) this.someWaits = { waits, sums: sums(this.profile, { ...EVERYTHING, waits }) };
+    return this.someWaits.sums;
   }
 
   /** Returns what the views have a row or a frame for: the processes, or what they belong to. */
@@ -139,9 +149,8 @@ class App {
     byId("selection").textContent = this.selectionWords();
     byId("clear").disabled = this.isEverything();
     byId("zoom-range").disabled = !selection.time;
-    for (const preset of byId("presets").children) {
-      preset.setAttribute("aria-pressed", String(Number(preset.dataset.states) === selection.states));
-    }
+    for (const preset of byId("presets").children) preset.setAttribute("aria-pressed", String(this.isPreset(preset)));
+    byId("idle-waits").checked = (selection.waits >> IDLE & 1) === 1;
     for (const chip of byId("chips").children) {
       const state = Number(chip.dataset.state);
       const on = (selection.states >> state & 1) === 1;
@@ -171,8 +180,18 @@ class App {
   }
 
   isEverything() {
-    const { time, states, threads, cpus } = this.selection;
-    return !time && states === EVERYTHING.states && !threads && !cpus;
+    const { time, states, threads, cpus, waits } = this.selection;
+    return !time && states === EVERYTHING.states && !threads && !cpus && waits === ALL_WAITS;
+  }
+
+  /** Returns what a button of the presets selects. */
+  presetOf({ dataset: { states, waits } }) {
+    return { states: Number(states), waits: waits === undefined ? ALL_WAITS : Number(waits) };
+  }
+
+  isPreset(button) {
+    const { states, waits } = this.presetOf(button);
+    return this.selection.states === states && (button.dataset.waits === undefined || this.selection.waits === waits);
   }
 
   /**
@@ -198,7 +217,7 @@ class App {
   }
 
   selectionWords() {
-    const { time, states, cpus } = this.selection;
+    const { time, states, cpus, waits } = this.selection;
     const parts = [];
     if (time) {
       const step = Math.max(1, (time[1] - time[0]) / 100);
@@ -209,7 +228,8 @@ class App {
     if (name) parts.push(name);
     if (cpus) parts.push(`CPU ${byId("cpus").value.trim()}`);
     const on = [...Array(STATES).keys()].filter((state) => states >> state & 1);
-    const preset = [...byId("presets").children].find((one) => Number(one.dataset.states) === states);
+    const preset = [...byId("presets").children].find((one) => this.isPreset(one));
+    if (waits !== ALL_WAITS && preset?.dataset.waits === undefined) parts.push(`only ${KINDS.filter((_, kind) => kind && waits >> kind & 1).join(" and ") || "no"} waits`);
     if (preset) parts.push(preset.textContent);
     else if (on.length < STATES) parts.push(on.length === 0 ? "no state" : on.length <= 3 ? on.map((state) => SHORT[state]).join(", ") : `${on.length} states`);
     return parts.join(" · ");
@@ -252,6 +272,7 @@ class App {
     const keys = [
       ["/", "search functions"], ["?", "this help"], ["Esc", "undo: zoom, then selection"],
       ["Timeline"], ["drag", "select a range of time"], ["wheel, + −", "zoom"], ["Shift and drag, ← →", "move"], ["click a name", "select it; with Ctrl or Shift, more of them"],
+      ...(profile.hasCauses ? [["click a wait", "its cause, and the thread that ended it"]] : []),
       ["↑ ↓, Enter, Space", "move through the lanes, select, expand"],
       ["Flame graph"], ["click, Enter", "zoom into a frame"], ["Inverted", "functions above their callers"], ["← → ↑ ↓", "siblings, caller, heaviest callee"],
       ["States"], ["click", "switch a state on or off"], ["double or Shift-click", "this state alone"],
@@ -262,8 +283,10 @@ class App {
 
   listen() {
     for (const preset of byId("presets").children) {
-      preset.addEventListener("click", () => this.select({ states: this.alone(Number(preset.dataset.states)) }));
+      preset.addEventListener("click", () => this.select(this.isPreset(preset) ? { states: EVERYTHING.states, waits: ALL_WAITS } : this.presetOf(preset)));
     }
+    byId("suffered").hidden = byId("idle-waits").parentElement.hidden = !this.profile.hasCauses;
+    byId("idle-waits").addEventListener("change", () => this.select({ waits: this.selection.waits ^ 1 << IDLE }));
     byId("clear").addEventListener("click", () => this.clear());
     byId("help-open").addEventListener("click", () => byId("help").showModal());
     byId("losses").addEventListener("click", () => byId("losses-all").showModal());
@@ -277,6 +300,7 @@ class App {
       if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (event.key === "Escape") {
         if (typing) event.target.blur();
+        else if (this.wait.row >= 0) this.wait.hide();
         else if (this.flame.zoomed) this.flame.zoom(0);
         else this.clear();
       } else if (!typing && event.key === "/") {
@@ -365,11 +389,14 @@ function timed(work) {
  *            navigation began: { decoded, counted, painted }
  * totals()   of the selection, in microseconds: { micros, states: ten sums, processes: [{ process,
  *            micros, states }] }
- * select({ time: [a, b], states: [..], processes: [..], threads: [..], cpus: [..] })
+ * select({ time: [a, b], states: [..], processes: [..], threads: [..], cpus: [..], waits: [..] })
  *            selects by numbers and indices; what is left out is not restricted. Returns totals().
- *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds
+ *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds. `waits`:
+ *            kinds of waits, "suffered", …, with what is none
  * selection()  the selection in the same form; null where it is not restricted
  * view(a, b) shows this time
+ * wait(thread, time)  shows the wait of a thread at a time; returns { cause, kind, waker: index, −1
+ *            or null }, or null if the thread was not blocked then
  * flame({ byProcess, by })  the frames in preorder: { depth, name, object, kernel, micros, self,
  *            states }; `by` a kind of what processes belong to: "unit", …, or "process"
  * lanes()    the rows of the timeline: { name, depth, group, threads: indices }
@@ -393,10 +420,10 @@ function tools(app, ready) {
   return Object.freeze({
     ready,
     totals,
-    select({ time = null, states, processes, threads, cpus } = {}) {
+    select({ time = null, states, processes, threads, cpus, waits } = {}) {
       const chosen = processes || threads ? new Set([...(threads ?? []), ...(processes ?? []).flatMap((index) => app.profile.processes[index].threads)]) : null;
       byId("cpus").value = cpus ? cpus.join(",") : "";
-      app.select({ time, states: states ? states.reduce((mask, state) => mask | 1 << state, 0) : EVERYTHING.states, threads: chosen, cpus: cpus ? new Set(cpus) : null }, true);
+      app.select({ time, states: states ? states.reduce((mask, state) => mask | 1 << state, 0) : EVERYTHING.states, threads: chosen, cpus: cpus ? new Set(cpus) : null, waits: waits ? waits.reduce((mask, kind) => mask | 1 << KINDS.indexOf(kind), 1 << NO_WAIT) : ALL_WAITS }, true);
       return totals();
     },
     selection() {
@@ -404,6 +431,13 @@ function tools(app, ready) {
       return { time, states: [...Array(STATES).keys()].filter((state) => states >> state & 1), threads: threads && [...threads], cpus: cpus && [...cpus] };
     },
     view: (from, to) => app.timeline.show(from, to),
+    wait(thread, time) {
+      const row = app.profile.rowAfter(thread, time);
+      const cause = row < app.profile.first[thread + 1] && app.profile.begin[row] <= time ? app.profile.causeOf(row) : null;
+      if (!cause) return null;
+      app.wait.show(row, thread, innerWidth / 2, innerHeight / 2);
+      return { cause: cause.title, kind: KINDS[cause.kind], waker: app.wait.waker };
+    },
     ran: (cpu, from, to) => app.timeline.extra.ran(cpu, from, to),
     flame({ byProcess = false, by = app.groupBy } = {}) {
       if (app.groupBy !== by) app.group(by);

@@ -8,12 +8,14 @@
  */
 function timelineRows(timeline) {
   const { profile, app, extra, open } = timeline;
-  const { byThread } = app.wholeRun;
+  const { byThread } = app.wholeRunWith(app.selection.waits);
+  const suffered = app.selection.waits === SUFFERED_WAITS;
   const rank = (threads) => {
     const states = statesOf(byThread, threads);
     const seen = switchedOn(states, app.selection);
-    const cpu = states[0] + states[1] + states[2];
-    return { seen, cpu, awake: states.reduce((sum, micros) => sum + micros, 0) - states[SLEEP] };
+    // Of suffered waits, those with most of them are first, and sleep is among them.
+    const cpu = suffered ? seen : states[0] + states[1] + states[2];
+    return { seen, cpu, awake: states.reduce((sum, micros) => sum + micros, 0) - (suffered ? 0 : states[SLEEP]) };
   };
   const sorted = (list, threadsOf) => list.map((item) => [item, rank(threadsOf(item))])
     .sort(([a, x], [b, y]) => (y.seen > 0) - (x.seen > 0) || y.cpu - x.cpu || y.awake - x.awake || a.order - b.order);

@@ -1,7 +1,7 @@
 // The selection and its time: by state, by process, by stack, in microseconds from the rows.
 
 /** The selection of everything. */
-const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null });
+const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null, waits: ALL_WAITS });
 /** The selection with which the page opens: time on a CPU. */
 const OPENING = Object.freeze({ ...EVERYTHING, states: ON_CPU.reduce((mask, state) => mask | 1 << state, 0) });
 
@@ -42,13 +42,13 @@ function rowsWithin(profile, thread, from, to) {
  * state.
  */
 function eachRow(profile, selection, threads, visit) {
-  const { micros, cpu } = profile;
+  const { micros, cpu, kind } = profile;
   const [from, to] = bounds(profile, selection.time);
   for (const thread of threads) {
     if (selection.threads && !selection.threads.has(thread)) continue;
     const { begin, left, right, stop } = rowsWithin(profile, thread, from, to);
     for (let row = begin; row < stop; row++) {
-      if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
+      if ((selection.cpus && !selection.cpus.has(cpu[row])) || !(selection.waits >> kind[row] & 1)) continue;
       const whole = row >= left && row < right;
       const time = whole ? micros[row] : microsWithin(profile, row, from, to);
       if (time) visit(row, time);
@@ -64,9 +64,10 @@ const BLOCK_ROWS = 64;
  * blocks and a few rows, however long the range is.
  */
 class BlockSums {
-  constructor(profile, cpus) {
+  constructor(profile, cpus, waits) {
     this.profile = profile;
     this.cpus = cpus;
+    this.waits = waits;
     this.before = new Float64Array((Math.floor(profile.length / BLOCK_ROWS) + 1) * STATES);
     for (let row = BLOCK_ROWS; row <= profile.length; row += BLOCK_ROWS) {
       const at = row / BLOCK_ROWS * STATES;
@@ -77,9 +78,9 @@ class BlockSums {
 
   /** Adds the time of some rows, times `sign`, to ten numbers at `at`. */
   rows(from, to, sign, out, at) {
-    const { cpus, profile: { state, micros, cpu } } = this;
+    const { cpus, waits, profile: { state, micros, cpu, kind } } = this;
     for (let row = from; row < to; row++) {
-      if (!cpus || cpus.has(cpu[row])) out[at + state[row]] += sign * micros[row];
+      if ((!cpus || cpus.has(cpu[row])) && waits >> kind[row] & 1) out[at + state[row]] += sign * micros[row];
     }
   }
 
@@ -102,12 +103,12 @@ class BlockSums {
  */
 function sums(profile, selection) {
   const byThread = new Float64Array(STATES * profile.threads.length);
-  const { state, cpu } = profile;
+  const { state, cpu, kind } = profile;
   const [from, to] = bounds(profile, selection.time);
-  const blocks = profile.blockSums(selection.cpus);
+  const blocks = profile.blockSums(selection);
   const parts = (first, last, at) => {
     for (let row = first; row < last; row++) {
-      if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
+      if ((selection.cpus && !selection.cpus.has(cpu[row])) || !(selection.waits >> kind[row] & 1)) continue;
       byThread[at + state[row]] += microsWithin(profile, row, from, to);
     }
   };

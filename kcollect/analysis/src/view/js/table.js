@@ -46,7 +46,7 @@ class Table {
   count() {
     const { profile, app } = this;
     const { selection } = app;
-    this.exact = !selection.time && !selection.cpus && profile.threads.length > 0 && profile.threads.every((thread) => thread.exact);
+    this.exact = !selection.time && !selection.cpus && selection.waits === ALL_WAITS && profile.threads.length > 0 && profile.threads.every((thread) => thread.exact);
     this.rows = [];
     this.sum = { ns: new Float64Array(STATES), total: 0, micros: 0 };
     for (const process of app.groups()) {

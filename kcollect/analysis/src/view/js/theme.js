@@ -1,12 +1,55 @@
 // The colours in light and dark. States and kinds of code have theirs from palette.rs: COLOURS.
 
 const STATES = 10;
+const LOCK = 6;
 const SLEEP = 7;
 const WAIT_CPU = 8;
 const ON_CPU = [0, 1, 2];
 const SHORT = ["User", "System", "Trap", "Text fault", "Data fault", "Kernel fault", "Lock", "Sleep", "Wait CPU", "Stopped"];
 /** The order from the bottom of a lane to its top, and from left to right in a bar. */
 const STACKING = [0, 1, 2, 8, 6, 5, 4, 3, 9, 7];
+
+// What a wait was for its thread. A selection has those that it shows as a mask; what is no wait of
+// a blocked thread is always shown.
+const NO_WAIT = 0;
+const SUFFERED = 1;
+const IDLE = 2;
+const UNDECIDED = 3;
+const KINDS = ["", "suffered", "idle", "undecided"];
+const ALL_WAITS = 1 << NO_WAIT | 1 << SUFFERED | 1 << IDLE | 1 << UNDECIDED;
+const SUFFERED_WAITS = 1 << NO_WAIT | 1 << SUFFERED;
+
+// The timeline draws states, and some waits apart from the others in their state: idle ones are
+// pale; sleep that was suffered is strong, since sleep itself is faint. Each is a slot of a lane.
+const IDLE_SLEEP = STATES;
+const IDLE_LOCK = STATES + 1;
+const SUFFERED_SLEEP = STATES + 2;
+const SLOTS = STATES + 3;
+/** The state of each slot. */
+const SLOT_STATE = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, SLEEP, LOCK, SLEEP];
+/** The order of the slots, as `STACKING`. */
+const SLOT_STACKING = [0, 1, 2, 8, LOCK, IDLE_LOCK, 5, 4, 3, 9, SUFFERED_SLEEP, SLEEP, IDLE_SLEEP];
+
+/** Returns the slot of a state and the kind of its wait. */
+function slotOf(state, kind) {
+  if (kind === IDLE) return state === SLEEP ? IDLE_SLEEP : state === LOCK ? IDLE_LOCK : state;
+  return kind === SUFFERED && state === SLEEP ? SUFFERED_SLEEP : state;
+}
+
+/** Returns the sums of slots by state. */
+function byState(slots) {
+  const states = new Float64Array(STATES);
+  for (let slot = 0; slot < SLOTS; slot++) states[SLOT_STATE[slot]] += slots[slot];
+  return states;
+}
+
+/**
+ * Returns the states that are drawn of several threads together: not sleep, unless only what was
+ * suffered is shown.
+ */
+function statesOfGroup({ states, waits }) {
+  return waits === SUFFERED_WAITS ? states : states & ~(1 << SLEEP);
+}
 
 const PALETTE = {
   light: {

@@ -143,11 +143,75 @@ class Timeline {
   drawOver(context, width, height) {
     const { gutter } = this;
     this.range(context, gutter, width, RULER_PX, height, this.view);
+    this.shownWait(context, gutter, width, height);
     const { time } = this.app.selection;
     if (!time) return;
     const [begin, end] = time.map((at) => Math.min(width, Math.max(gutter, this.xOf(at))));
     context.fillStyle = theme.colours.strong;
     context.fillRect(begin, RULER_PX - 3, Math.max(1, end - begin), 3);
+  }
+
+  /** Draws a frame around the wait whose cause is shown, and an arrow from its waker. */
+  shownWait(context, gutter, width, height) {
+    const { row, thread, waker } = this.app.wait;
+    if (row < 0) return;
+    const { begin, end } = this.profile;
+    const middle = (index) => RULER_PX + (index + 0.5) * LANE_PX - this.scroll.scrollTop;
+    const at = this.rowOf(thread);
+    if (at < 0) return;
+    context.save();
+    context.beginPath();
+    context.rect(gutter, RULER_PX, width - gutter, height - RULER_PX);
+    context.clip();
+    context.strokeStyle = context.fillStyle = theme.colours.strong;
+    context.lineWidth = 1.5;
+    const left = this.xOf(begin[row]), right = this.xOf(end[row]);
+    const to = middle(at);
+    context.strokeRect(left, to - LANE_PX / 2 + 1.5, Math.max(2, right - left), LANE_PX - 3);
+    const from = waker === null || waker < 0 ? at : this.rowOf(waker);
+    if (from >= 0 && from !== at) {
+      const down = Math.sign(at - from);
+      const tip = to - down * LANE_PX / 2;
+      context.beginPath();
+      context.moveTo(right, middle(from));
+      context.lineTo(right, tip - down * 4);
+      context.stroke();
+      context.beginPath();
+      context.arc(right, middle(from), 3, 0, 2 * Math.PI);
+      context.moveTo(right, tip);
+      context.lineTo(right - 4, tip - down * 7);
+      context.lineTo(right + 4, tip - down * 7);
+      context.fill();
+    }
+    context.restore();
+  }
+
+  /** Returns the index of the row of a thread, of its process or group if that is folded, or −1. */
+  rowOf(thread) {
+    const own = this.rows.findIndex((row) => row.thread === thread);
+    if (own >= 0) return own;
+    return this.rows.findLastIndex(({ process, cpu }) => cpu === undefined && process.threads.includes(thread));
+  }
+
+  /** Scrolls to the row of a thread, which is unfolded, and shows this time. */
+  reveal(thread, time) {
+    const process = this.profile.processes[this.profile.threads[thread].process];
+    const has = () => this.rows.some((row) => row.thread === thread);
+    this.filter = byId("filter").value = "";
+    this.arrange();
+    if (!has()) {
+      const groups = this.app.groups().filter((group) => group.threads.includes(thread));
+      for (const one of [...groups, process]) this.open.add(one);
+      this.arrange();
+    }
+    if (!has()) {
+      this.open.add(this.extra.idle);
+      this.arrange();
+    }
+    const [from, to] = this.view;
+    if (time < from || time > to) this.show(time - (to - from) / 2, time + (to - from) / 2);
+    this.focus = this.rowOf(thread);
+    this.move(0);
   }
 
   label(context, { process, thread, single, seen, cpu, depth = 0 }, index, y, gutter) {
@@ -216,7 +280,7 @@ class Timeline {
     const left = Math.round(gutter * ratio), columns = Math.round(width * ratio) - left;
     if (columns <= 0) return;
     const from = Math.round((y + (group ? 2 : 1.5)) * ratio), height = Math.round((LANE_PX - (group ? 3 : 3)) * ratio);
-    if (this.shares.length < columns * STATES) this.shares = new Float32Array(columns * STATES);
+    if (this.shares.length < columns * SLOTS) this.shares = new Float32Array(columns * SLOTS);
     const full = (this.view[1] - this.view[0]) / columns;
     if (row.cpu !== undefined) {
       const { states, peak } = this.extra.shares(row, this.view, columns, this.shares, this.app.selection);
@@ -224,11 +288,13 @@ class Timeline {
       context.putImageData(this.picture, left, from, 0, 0, columns, height);
       return;
     }
-    const { states, cpus, threads } = this.app.selection;
-    lane.columns(...this.view, columns, this.shares, cpus);
+    const { selection } = this.app;
+    const { threads } = selection;
+    lane.columns(...this.view, columns, this.shares, selection);
     const lit = !threads || (group ? process.threads.some((one) => threads.has(one)) : threads.has(thread));
     const paint = this.paint(lit, group);
-    const peak = group ? Math.max(1e-9, lane.mostAwake(states, cpus)) : 1;
+    const peak = group ? Math.max(1e-9, lane.mostShown(selection)) : 1;
+    const states = group ? statesOfGroup(selection) : selection.states;
     stack(this.image(context, columns, height), columns, height, this.shares, states, full * peak, group, paint);
     context.putImageData(this.picture, left, from, 0, 0, columns, height);
   }
@@ -241,13 +307,16 @@ class Timeline {
     return this.pixels;
   }
 
-  /** Returns the colours of the states as pixels, followed by the background's. */
+  /** Returns the colours of the slots as pixels, followed by the background's. */
   paint(lit, group) {
     const { colours } = theme;
     const back = group ? colours.raised : colours.ground;
     const ground = rgb(back);
-    return [...colours.states, back].map((colour) => {
-      const [r, g, b] = rgb(colour).map((value, at) => lit ? value : Math.round(value * 0.22 + ground[at] * 0.78));
+    const mixed = (colour, part, other) => rgb(colour).map((value, at) => value * part + other[at] * (1 - part));
+    const idle = [SLEEP, LOCK].map((state) => mixed(colours.states[state], 0.3, ground));
+    const suffered = mixed(colours.states[SLEEP], 0.6, rgb(colours.text));
+    return [...colours.states.map(rgb), ...idle, suffered, ground].map((colour) => {
+      const [r, g, b] = colour.map((value, at) => Math.round(lit ? value : value * 0.22 + ground[at] * 0.78));
       return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
     });
   }
@@ -298,10 +367,11 @@ class Timeline {
     const ratio = this.overview.ratio;
     const left = Math.round(gutter * ratio), columns = Math.round(width * ratio) - left, pixels = Math.round((height - 8) * ratio);
     if (columns <= 0) return;
-    const { states, cpus } = this.app.selection;
-    const shares = new Float32Array(columns * STATES);
-    this.all.columns(0, this.whole, columns, shares, cpus);
-    const peak = Math.max(1e-9, this.all.mostAwake(states, cpus));
+    const { selection } = this.app;
+    const states = statesOfGroup(selection);
+    const shares = new Float32Array(columns * SLOTS);
+    this.all.columns(0, this.whole, columns, shares, selection);
+    const peak = Math.max(1e-9, this.all.mostShown(selection));
     const picture = context.createImageData(columns, pixels);
     stack(new Uint32Array(picture.data.buffer), columns, pixels, shares, states, this.whole / columns * peak, true, this.paint(true, false));
     context.putImageData(picture, left, Math.round(4 * ratio));
@@ -397,8 +467,11 @@ class Timeline {
         this.app.drag([Math.round(Math.min(drag.from, to)), Math.round(Math.max(drag.from, to))]);
       }
     });
-    const done = () => {
-      if (drag && !drag.moved && this.app.selection.time) this.app.select({ time: null });
+    const done = (event) => {
+      if (drag && !drag.moved) {
+        if (this.app.selection.time) this.app.select({ time: null });
+        this.click(event);
+      }
       drag = null;
       this.app.dragged();
     };
@@ -415,6 +488,20 @@ class Timeline {
     byId("zoom-range").addEventListener("click", () => this.app.selection.time && this.show(...this.app.selection.time));
     byId("fold").addEventListener("click", () => this.foldAll());
     byId("filter").addEventListener("input", (event) => { this.filter = event.target.value.trim(); this.arrange(); });
+  }
+
+  /** Shows the cause of the wait at the pointer, if there is one. */
+  click(event) {
+    const index = this.rowAt(event.offsetY);
+    const thread = index < 0 ? -1 : this.rows[index].thread;
+    if (thread < 0) return this.app.wait.hide();
+    const { profile } = this;
+    const time = this.timeAt(event.offsetX);
+    const row = profile.rowAfter(thread, time);
+    const pixel = (this.view[1] - this.view[0]) / (this.surface.width - this.gutter);
+    const covers = row < profile.first[thread + 1] && profile.begin[row] <= time + pixel;
+    if (covers && profile.causeOf(row)) this.app.wait.show(row, thread, event.clientX, event.clientY);
+    else this.app.wait.hide();
   }
 
   /** Listens to the overview: dragging shows that range below, a click moves the range there. */
@@ -490,9 +577,10 @@ class Timeline {
     lines.push(element("p", { class: "quiet" }, instant(time, pixel, this.whole)));
     lines.push(...(thread < 0 ? [] : this.moment(thread, time, pixel)));
     if (thread < 0) {
-      const out = new Float32Array(STATES);
-      const { states } = row.cpu === undefined ? { states: EVERYTHING.states } : this.extra.shares(row, [time - pixel, time + pixel], 1, out, this.app.selection);
-      if (row.cpu === undefined) lane.columns(time - pixel, time + pixel, 1, out, this.app.selection.cpus);
+      const slots = new Float32Array(SLOTS);
+      const { states } = row.cpu === undefined ? { states: EVERYTHING.states } : this.extra.shares(row, [time - pixel, time + pixel], 1, slots, this.app.selection);
+      if (row.cpu === undefined) lane.columns(time - pixel, time + pixel, 1, slots, this.app.selection);
+      const out = byState(slots);
       const list = element("dl");
       STACKING.filter((state) => out[state] > 0 && states >> state & 1).forEach((state) => list.append(element("dt", {}, swatch(state), SHORT[state]),
         element("dd", {}, (out[state] / (2 * pixel)).toFixed(1)), element("dd", {}, "threads")));
@@ -512,9 +600,9 @@ class Timeline {
     const begin = row < profile.first[thread + 1] ? profile.begin[row] : Infinity;
     if (begin > time + pixel) return [element("p", {}, "nothing recorded")];
     if (profile.interval * profile.ticks[row] < 2 * pixel) {
-      const out = new Float32Array(STATES);
-      this.lane(thread, [thread]).columns(time - pixel, time + pixel, 1, out, this.app.selection.cpus);
-      return [stateLines(out, 1)];
+      const slots = new Float32Array(SLOTS);
+      this.lane(thread, [thread]).columns(time - pixel, time + pixel, 1, slots, this.app.selection);
+      return [stateLines(byState(slots), 1)];
     }
     const count = profile.ticks[row];
     const state = profile.state[row];
@@ -524,29 +612,31 @@ class Timeline {
       const { name, kernel } = profile.functions[profile.nodeFunction[node]];
       list.append(element("li", { class: kernel ? "kernel" : "user" }, name));
     }
-    return [element("p", {}, swatch(state), `${profile.states[state]} · ${plural(count, "tick")}, ${duration(count * profile.interval)}${cpu}`), list];
+    const wait = profile.causeOf(row) ? [element("p", {}, waitWords(profile, row))] : [];
+    return [element("p", {}, swatch(state), `${profile.states[state]} · ${plural(count, "tick")}, ${duration(count * profile.interval)}${cpu}`), ...wait, list];
   }
 }
 
 /**
- * Paints columns of `height` pixels: states from the bottom, with `full` nanoseconds as the whole
- * height. Every state with time is at least one pixel high. A `group` shows only awake states.
+ * Paints columns of `height` pixels: slots from the bottom, with `full` nanoseconds as the whole
+ * height. Every slot with time is at least one pixel high, unless it is sleep. The rows of a
+ * `group` may be at the same time.
  */
 function stack(pixels, columns, height, shares, states, full, group, paint) {
-  const ground = paint[STATES];
+  const ground = paint[SLOTS];
   pixels.fill(ground);
   for (let column = 0; column < columns; column++) {
-    const at = column * STATES;
+    const at = column * SLOTS;
     let sum = 0;
-    if (!group) for (let state = 0; state < STATES; state++) sum += shares[at + state];
+    if (!group) for (let slot = 0; slot < SLOTS; slot++) sum += shares[at + slot];
     // Rows that overlap by an interval's jitter must not push others out.
     const scale = height / Math.max(full, sum);
     let below = 0;
-    for (const state of STACKING) {
-      const ns = shares[at + state];
-      if (ns <= 0 || !(states >> state & 1) || (group && state === SLEEP)) continue;
-      const above = Math.min(height, Math.max(below + ns * scale, state === SLEEP ? 0 : Math.floor(below) + 1));
-      for (let y = height - Math.round(below); y-- > height - Math.round(above);) pixels[y * columns + column] = paint[state];
+    for (const slot of SLOT_STACKING) {
+      const ns = shares[at + slot];
+      if (ns <= 0 || !(states >> SLOT_STATE[slot] & 1)) continue;
+      const above = Math.min(height, Math.max(below + ns * scale, SLOT_STATE[slot] === SLEEP ? 0 : Math.floor(below) + 1));
+      for (let y = height - Math.round(below); y-- > height - Math.round(above);) pixels[y * columns + column] = paint[slot];
       below = above;
     }
   }
