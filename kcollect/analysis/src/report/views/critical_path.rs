@@ -77,6 +77,7 @@ pub(super) fn page(context: &ViewContext<'_>) -> Result<TablePage, Failure> {
     );
     Ok(TablePage {
         view: View::CriticalPath.name(),
+        headline: Vec::new(),
         runs: Vec::new(),
         tables: vec![functions(context, &activities, &segments, title, notes)],
         data: vec![segment_table(context, &activities, &segments)],
