@@ -255,10 +255,12 @@ static __always_inline void leave_to_wait(struct task_struct *task, struct threa
 	if (thread->account.pending_ns &&
 	    (place != wake->place || wake->woke_others ||
 	     now_ns - wake->arrived_ns > CONTINUES_WITHIN_NS)) {
-		account_flush_pending(&thread->account);
 		wake->step_place = wake->place;
-		wake->step_cause = CAUSE_TIMER;
+		wake->step_cause = thread->account.pending_slot & (LOCK_CAUSES - 1);
+		account_flush_pending(&thread->account);
 	}
+	if (place != wake->place)
+		wake->earlier_place = wake->place;
 	wake->place = place;
 	if (wake->woken_ns + WAKE_UP_RACE_NS < now_ns) {
 		wake->cause = CAUSE_UNDECIDED;

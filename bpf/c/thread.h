@@ -48,7 +48,8 @@ struct wake {
 	__u64 arrived_ns;  /* when it was on a CPU again */
 	__u64 given_ns;	   /* when it was last given something to do */
 	__u64 place;	   /* where it waits: its system call and its user stack pointer */
-	__u64 idle_place;  /* where it takes work; 0: not known */
+	__u64 earlier_place; /* where it waited before, in another place */
+	__u64 idle_place;    /* where it takes work; 0: not known */
 	__u64 other_place; /* another one where threads end its waits */
 	__u64 step_place;  /* where it last waited in several steps, each to a time-out */
 	struct hop history[HOPS];

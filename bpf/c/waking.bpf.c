@@ -46,7 +46,7 @@ const volatile __u64 process_timeout_address;
 #define FILE_TYPE    0170000
 #define FILE_IS_SOCKET 0140000
 
-/* Two places of one program, whatever the depth of the stack above the page. */
+/* The system call, and where in its page the stack ends: how deep it is differs between threads. */
 #define PLACE_OF_PROGRAM 0xffff000000000fff
 
 /* How sure an idle place is. See learn_place(). */
@@ -242,6 +242,12 @@ static __always_inline bool is_other_idle_place(struct wake *wake)
 	return wake->other_score >= OTHER_KNOWN;
 }
 
+/* Whether threads of one program wait in one place of it, however deep their stacks are. */
+static __always_inline bool is_same_place(__u64 one, __u64 other)
+{
+	return !((one ^ other) & PLACE_OF_PROGRAM);
+}
+
 /* Lines 12 to 18: a thread wakes another one. */
 static __always_inline __u32 by_thread(struct task_struct *task, struct thread *thread,
 				       struct task_struct *current, struct wake *waker,
@@ -257,7 +263,8 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 		     in_history(waker, task->pid);
 	bool busy = blocked && waker->given_ns < since_ns;
 	/* Threads that wait in the same place of one program compete: none gives the other work. */
-	bool competes = same_process && !((wake->place ^ waker->place) & PLACE_OF_PROGRAM);
+	bool competes = same_process && (is_same_place(wake->place, waker->place) ||
+					 is_same_place(wake->place, waker->earlier_place));
 	bool sure = blocked && !asked && !competes && is_younger(waker, since_ns);
 	__u32 cause = CAUSE_NEW_WORK;
 	int side = 0;
