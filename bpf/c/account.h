@@ -154,8 +154,8 @@ static inline void account_flush_pending(struct account *account)
 	account->pending_ns = 0;
 }
 
-/* Adds a blocked time in the account's state to the sums of causes. All else is in the account, since
- * the callers' stacks are full. */
+/* Adds a blocked time in the account's state to the sums of causes. All else is in the account,
+ * since the callers' stacks are full. */
 static inline void account_cause(struct account *account, __u64 ns)
 {
 	__u32 slot = cause_slot(account->cause, account->state);
@@ -206,8 +206,8 @@ static inline struct off_cpu account_missed_switch_in(struct account *account, _
 	return account_switch_in(account, arrival_ns, run_delay, account->run_time_ns);
 }
 
-/* Whether the states add up to the tracked time, and the causes to the blocked states. A copy that was made while the account changed may
- * not, and has to be made again. */
+/* Whether the states add up to the tracked time, and the causes to the blocked states. A copy that
+ * was made while the account changed may not, and has to be made again. */
 static inline int account_conserves_time(const struct account *account)
 {
 	__u64 sum = 0, caused = account->pending_ns, blocked = 0;

@@ -42,9 +42,9 @@ static __always_inline __u8 call_facts(struct task_struct *task, long call)
 /* A number above those of all threads (PID_MAX_LIMIT). */
 #define THREADS_END (1U << 22)
 
-/* What a wait in a futex says. Mutexes of glibc, Rust and Go wait with 2 where others wait too, those
- * of musl with the owner and bit 31. Who waits for the end of a thread waits for its number to be
- * cleared, in a word that the kernel takes as shared. */
+/* What a wait in a futex says. Mutexes of glibc, Rust and Go wait with 2 where others wait too,
+ * those of musl with the owner and bit 31. Who waits for the end of a thread waits for its number
+ * to be cleared, in a word that the kernel takes as shared. */
 static __always_inline __u32 futex_cause(struct task_struct *task, const struct pt_regs *regs,
 					 long call)
 {

@@ -241,7 +241,7 @@ struct unix_sock {
 };
 
 struct inet_bind_bucket {
-	signed char fastreuse;
+	unsigned char fastreuse; /* the kernel has it with a sign */
 };
 
 struct inet_connection_sock {

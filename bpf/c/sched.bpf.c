@@ -269,8 +269,8 @@ static __always_inline void leave_to_wait(struct task_struct *task, struct threa
 	}
 }
 
-/* Notes the cause of a blocked time of the current thread that has begun: a function of its own, and
- * without what can be had otherwise, since the stack below switch_out() has no space left. */
+/* Notes the cause of a blocked time of the current thread that has begun: a function of its own,
+ * and without what can be had otherwise, since the stack below switch_out() has no space left. */
 static __noinline int begin_wait(struct thread *thread, __u32 scheduler_state)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -330,9 +330,9 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
-/* A thread is back from a blocked state: what woke it says why, where its own state does not. A wait
- * that may continue gets the cause of its end. Its record is sent now, with the cause that the last
- * such wait in that place had in the end. */
+/* A thread is back from a blocked state: what woke it says why, where its own state does not. A
+ * wait that may continue gets the cause of its end. Its record is sent now, with the cause that the
+ * last such wait in that place had in the end. */
 static __noinline int arrive_from_wait(struct thread *thread, __u64 now_ns)
 {
 	struct account *account = &thread->account;

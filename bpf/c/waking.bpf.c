@@ -49,6 +49,9 @@ const volatile __u64 process_timeout_address;
 /* The system call, and where in its page the stack ends: how deep it is differs between threads. */
 #define PLACE_OF_PROGRAM 0xffff000000000fff
 
+/* In inet_bind_bucket.fastreuse, as bits. */
+#define CHOSEN_BY_CONNECT 0xff
+
 /* How sure an idle place is. See learn_place(). */
 #define SURE_STEP     4
 #define KNOWN_SCORE   8
@@ -71,7 +74,8 @@ static __always_inline __u64 read_word(__u64 address)
 {
 	const __u64 before = bpf_core_field_offset(struct maple_range_64, pivot);
 
-	return READ(struct maple_range_64, address - before, pivot[0]);
+	address -= before;
+	return READ(struct maple_range_64, address, pivot[0]);
 }
 
 /* The kernel's count of what this CPU is in the middle of. */
@@ -157,7 +161,7 @@ static __noinline int side_of_connection(struct task_struct *current, __u64 desc
 	    READ(struct sock, sk, sk_type) == SOCK_STREAM &&
 	    READ(struct sock, sk, sk_protocol) == IPPROTO_TCP) {
 		bucket = READ(struct inet_connection_sock, sk, icsk_bind_hash);
-		return bucket && READ(struct inet_bind_bucket, bucket, fastreuse) == -1 ? -1 : 1;
+		return bucket && READ(struct inet_bind_bucket, bucket, fastreuse) == CHOSEN_BY_CONNECT ? -1 : 1;
 	}
 	return 0;
 }
@@ -352,7 +356,7 @@ static __always_inline int note_waking(struct task_struct *task)
 	struct thread *thread, *other;
 	struct pt_regs *regs;
 	struct wake *wake, *waker;
-	__u64 descriptor = 0, timer = 0, now_ns;
+	__u64 descriptor = 0, timer = 0, now_ns, run_queue;
 	bool interrupt = false;
 	__u8 facts = 0;
 	int side;
@@ -380,8 +384,9 @@ static __always_inline int note_waking(struct task_struct *task)
 	wake = &thread->wake;
 	/* The run queue's clock may be as old as the last switch here, which is enough for the order
 	 * of what threads do. In an interrupt on an idle CPU it may be much older. */
+	run_queue = stats->run_queue;
 	now_ns = interrupt ? bpf_ktime_get_ns() + any_offset_ns
-			   : READ(struct rq, stats->run_queue, clock);
+			   : READ(struct rq, run_queue, clock);
 	wake->woken_ns = now_ns;
 	if (interrupt || current->flags & PF_KTHREAD) {
 		by_interrupt(wake, timer, says_itself(&thread->account), now_ns);

@@ -53,6 +53,7 @@
 //! # Example
 //!
 //! ```
+//! use experiment_format::cause::Cause;
 //! use experiment_format::directory::{ExperimentDir, NameRequest};
 //! use experiment_format::ids::{Pid, Tid};
 //! use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
@@ -107,7 +108,9 @@
 //!     state: Microstate::KernelCpu,
 //!     ticks: Ticks(1),
 //!     detail: Detail::None.number(),
-//!, cause: experiment_format::cause::Cause::Undecided, waker: experiment_format::ids::Tid(0), };
+//!     cause: Cause::Undecided,
+//!     waker: Tid(0),
+//! };
 //! writer.tick(&of_cpu)?;
 //! // A thread that slept 7 ticks for a disk.
 //! let (state, ticks, detail) = (Microstate::Sleep, Ticks(7), Detail::BlockIo.number());

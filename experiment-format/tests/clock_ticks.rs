@@ -15,6 +15,7 @@ mod synthetic;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::ProfileDecl;
 use experiment_format::map::MapEvent;
@@ -113,8 +114,8 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
             state: packet.state,
             ticks: Ticks(packet.ticks.into()),
             detail: packet.detail,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         writer.tick(&tick).unwrap();
     }

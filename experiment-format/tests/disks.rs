@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, StartTime};
@@ -92,8 +93,8 @@ fn root_ticks_end_and_the_experiment_is_closed() {
             state,
             ticks: Ticks(1),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         match writer.tick(&tick) {
             Ok(()) => written += 1,
@@ -192,8 +193,8 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
             state,
             ticks: Ticks(1),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         writer.tick(&tick).unwrap();
         writer
@@ -228,8 +229,8 @@ fn add_records(sub: &mut ExperimentWriter, n: u64) {
         state: Microstate::Sleep,
         ticks: Ticks(1),
         detail: 0,
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     };
     sub.tick(&tick).unwrap();
     let text = format!("comment {n}");

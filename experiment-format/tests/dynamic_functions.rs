@@ -13,6 +13,7 @@ mod synthetic;
 
 use std::path::PathBuf;
 
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
@@ -53,8 +54,8 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
             state: Microstate::User,
             ticks: Ticks((*ticks).into()),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         writer.tick(&tick).unwrap();
     }

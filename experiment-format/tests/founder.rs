@@ -14,6 +14,7 @@ mod synthetic;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use experiment_format::cause::Cause;
 use experiment_format::elf_image::{ElfImage, ImageSymbol, PlacedText, TextSection};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LAST_SAMPLE, LogEvent, LogHeader, Setting, System};
@@ -115,8 +116,8 @@ fn founder() -> Founder {
                 state,
                 ticks,
                 detail: 0,
-                cause: experiment_format::cause::Cause::Undecided,
-                waker: experiment_format::ids::Tid(0),
+                cause: Cause::Undecided,
+                waker: Tid(0),
             })
             .unwrap();
     };
@@ -502,8 +503,8 @@ fn a_killed_experiment_is_only_not_closed() {
             state,
             ticks: Ticks(1),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         writer.tick(&tick).unwrap();
         if n % 50 == 0 {

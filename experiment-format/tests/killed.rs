@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
@@ -54,8 +55,8 @@ fn write_forever(parent: &Path) -> ! {
             state,
             ticks: Ticks(1),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         writer.tick(&tick).unwrap();
         if n % 5 == 0 {

@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use experiment_format::Error;
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader};
 use experiment_format::map::MapEvent;
@@ -59,8 +60,8 @@ fn with_three_subexperiments(parent: &Path) -> PathBuf {
             state: Microstate::KernelCpu,
             ticks: Ticks(300),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         })
         .unwrap();
     let mut subs: Vec<_> = (101..104).map(|pid| sub(&founder, pid)).collect();

@@ -14,6 +14,7 @@ mod synthetic;
 
 use std::path::{Path, PathBuf};
 
+use experiment_format::cause::Cause;
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
@@ -94,8 +95,8 @@ fn tick(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, ticks: u64) {
         state,
         ticks: Ticks(ticks),
         detail: 0,
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     };
     writer.tick(&tick).unwrap();
 }
@@ -453,8 +454,8 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
         state: Microstate::KernelCpu,
         ticks: Ticks(1 + chance.below(9)),
         detail: 0,
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     };
     if chance.below(2) == 0 {
         return writer.tick(&tick).unwrap();

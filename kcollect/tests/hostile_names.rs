@@ -14,6 +14,7 @@ use std::process::{Command, Output};
 
 use analysis::model::Model;
 use analysis::report::views::View;
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{
@@ -212,8 +213,8 @@ fn made(parent: &Path) {
                 state,
                 ticks: Ticks(10),
                 detail: 0,
-                cause: experiment_format::cause::Cause::Undecided,
-                waker: experiment_format::ids::Tid(0),
+                cause: Cause::Undecided,
+                waker: Tid(0),
             })
             .unwrap();
         }

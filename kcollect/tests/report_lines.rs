@@ -16,6 +16,7 @@ use analysis::aggregate::{self, totals};
 use analysis::filter::{Filter, Selection};
 use analysis::load::lines::{self, LookupPaths};
 use analysis::model::{Model, Sums, ZERO_SUMS};
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogHeader, StartTime, System};
@@ -121,8 +122,8 @@ fn made(parent: &Path) {
                 state,
                 ticks: Ticks(ticks),
                 detail: 0,
-                cause: experiment_format::cause::Cause::Undecided,
-                waker: experiment_format::ids::Tid(0),
+                cause: Cause::Undecided,
+                waker: Tid(0),
             };
             writer.tick(&tick).unwrap();
         }

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogHeader, StartTime, System};
@@ -129,8 +130,8 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         state: Microstate::User,
         ticks: Ticks(10),
         detail: 0,
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     };
     writer.tick(&tick).unwrap();
     writer.close(Nanos(2_000_000_000)).unwrap();

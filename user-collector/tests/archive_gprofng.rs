@@ -16,6 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use experiment_format::cause::Cause;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
@@ -91,8 +92,8 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             state: Microstate::User,
             ticks: Ticks(100),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         };
         writer.tick(&tick).unwrap();
     }

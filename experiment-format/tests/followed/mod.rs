@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use experiment_format::cause::Cause;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Container, Cpu, LogHeader, ProfileDecl, System};
 use experiment_format::map::MapEvent;
@@ -71,7 +72,7 @@ pub(crate) fn ticks(stack: StackUid, tid: u32, state: Microstate, count: u32) ->
         state,
         ticks: Ticks(count.into()),
         detail: 0,
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     }
 }

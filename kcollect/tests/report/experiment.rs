@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
@@ -174,8 +175,8 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
                 state,
                 ticks: Ticks(ticks),
                 detail: 0,
-                cause: experiment_format::cause::Cause::Undecided,
-                waker: experiment_format::ids::Tid(0),
+                cause: Cause::Undecided,
+                waker: Tid(0),
             })
             .unwrap();
     }
@@ -199,8 +200,8 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
             state,
             ticks: Ticks(5),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         })
         .unwrap();
     // A tick stands for exactly 10 ms; the last second of the sleep has no tick.
@@ -296,8 +297,8 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
                 state,
                 ticks: Ticks(ticks.into()),
                 detail: 0,
-                cause: experiment_format::cause::Cause::Undecided,
-                waker: experiment_format::ids::Tid(0),
+                cause: Cause::Undecided,
+                waker: Tid(0),
             })
             .unwrap();
         }

@@ -47,7 +47,7 @@ fn places_of_mere_sleep_come_last() {
             ticks: Ticks(count),
             detail: 0,
             cause: Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            waker: Tid(0),
         };
         founder.tick(&tick).unwrap();
     }

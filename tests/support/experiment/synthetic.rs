@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use experiment_format::Result;
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
@@ -324,8 +325,8 @@ impl StateInterval {
             state,
             ticks,
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         })
     }
 }

@@ -98,9 +98,9 @@ enum TestState {
 
 impl Inputs {
     /// Loads the BPF programs and opens all inputs, without recording yet. `functions`
-    /// are those of the kernel that the programs look for; `types` are the kernel's types; `capture` is when
-    /// user stacks are captured, if any process is followed; `counters` are opened for their
-    /// overflows.
+    /// are those of the kernel that the programs look for; `types` are the kernel's types;
+    /// `capture` is when user stacks are captured, if any process is followed; `counters` are
+    /// opened for their overflows.
     ///
     /// # Errors
     /// A [`Failure`] with its hint.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use analysis::model::STATE_SLOTS;
 use anyhow::Result;
+use experiment_format::cause::Cause;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
@@ -124,8 +125,8 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
             state: Microstate::KernelCpu,
             ticks: Ticks(5),
             detail: 0,
-            cause: experiment_format::cause::Cause::Undecided,
-            waker: experiment_format::ids::Tid(0),
+            cause: Cause::Undecided,
+            waker: Tid(0),
         })?;
         founder.counted(&CounterEvent {
             cpu: 0,
@@ -361,8 +362,8 @@ fn ticks(
         state,
         ticks: Ticks(1 + u64::from(number)),
         detail: number % (STATE_SLOTS as u32).min(6),
-        cause: experiment_format::cause::Cause::Undecided,
-        waker: experiment_format::ids::Tid(0),
+        cause: Cause::Undecided,
+        waker: Tid(0),
     })
 }
 

@@ -140,7 +140,9 @@ fn show(report: Result<Report, Failure>, typed: bool) {
 fn report_all(model: &Model) {
     for (view, ..) in View::ALL {
         if !view.wants_lines() && !view.wants_function() {
-            show(views::make(model, view, &TableOptions::default()), false);
+            // Without a load it asks for a process.
+            let typed = view == View::CriticalPath;
+            show(views::make(model, view, &TableOptions::default()), typed);
         }
     }
     let unnamed = TableOptions {
