@@ -45,6 +45,7 @@ const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
     println!("cargo::rerun-if-changed=workloads/clocks.h");
+    println!("cargo::rerun-if-changed=workloads/subjects.h");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("proctorture", "proctorture", &[CALLS])?;
     compile(
@@ -68,6 +69,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "shared_files",
         "other_stack",
         "sampled",
+        "sick",
+        "waits",
     ] {
         compile(name, name, &[THREADED])?;
     }

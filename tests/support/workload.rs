@@ -15,3 +15,4 @@ pub mod proctorture;
 pub mod thread_times;
 pub mod traced;
 pub mod truth;
+pub mod waits;
