@@ -44,7 +44,8 @@ static PLACE void await_child(void)
 	check(wait(NULL) > 0, "wait");
 }
 
-/* A lock of a file, as of a row in a table: one process sleeps while it has it, another wants it. */
+/* A lock of a file, as of a row in a table: one process sleeps while it has it, and another one
+ * wants it. */
 
 static PLACE void lock_row(int file)
 {

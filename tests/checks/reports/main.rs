@@ -5,5 +5,6 @@ mod exports;
 mod first_screen;
 mod lines;
 mod pauses;
+mod sick;
 mod view;
 mod weighed;
