@@ -13,7 +13,7 @@ export KERNELS KERNEL_NAMES
 # The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check deny test test-fast test-kernels check-btf wild bench bench-report bench-page programs growth day fuzz faults dist test-dist rust
+.PHONY: help build run check deny test test-fast test-kernels check-btf wild bench bench-report bench-page programs causes growth day fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
@@ -25,6 +25,7 @@ help:
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make bench-page build it, time the page of a large experiment in a browser: until it is shown, and dragging (a minute)'
 	@echo 'make programs build it, count complete user stacks of the installed programs (as root, minutes)'
+	@echo 'make causes  build it, compare the causes of waits with what a person says of loads and installed programs (as root, minutes)'
 	@echo 'make wild    build it, compare what it says of the installed programs with strace, gdb, perf, c++filt and readelf; PERCENT=10 SEED=7: of a tenth (as root, minutes)'
 	@echo 'make growth  build it, measure how its cost grows with threads, processes and time (as root, minutes)'
 	@echo 'make day     build it, record an hour of rotations, kills, a full disk, a clock that is set; check all of it (as root)'
@@ -108,6 +109,11 @@ bench-page: build
 programs: build
 	@scripts/packages.sh bench
 	cargo bench --locked -p tests --bench programs \
+		$(AS_ROOT)
+
+causes: build
+	@scripts/packages.sh bench
+	cargo bench --locked -p tests --bench causes \
 		$(AS_ROOT)
 
 PERCENT ?= 100
