@@ -60,8 +60,8 @@ const volatile __u64 process_timeout_address;
 #define OTHER_MAX     8
 #define FORGOTTEN_AFTER 64
 
-/* A field of one of the kernel's structures at any address, or 0 if it can't be read. It is read by a
- * load that may fail, where the kernel has such loads: a call takes ten times as long. */
+/* A field of one of the kernel's structures at any address, or 0 if it can't be read. It is read by
+ * a load that may fail, where the kernel has such loads: a call takes ten times as long. */
 #define READ(type, address, field)                                                                 \
 	(bpf_ksym_exists(bpf_rdonly_cast)                                                          \
 		 ? ((const type *)bpf_rdonly_cast((void *)(address),                               \
@@ -166,7 +166,8 @@ static __noinline int side_of_connection(struct task_struct *current, __u64 desc
 	return 0;
 }
 
-/* A history begins with a thread, or an interrupt (0), and continues with what had set that going. */
+/* A history begins with a thread, or an interrupt (0), and continues with what had set that
+ * going. */
 static __always_inline void begin_history(struct wake *wake, const struct wake *by, __u32 tid,
 					  __u64 now_ns)
 {
@@ -329,7 +330,8 @@ static __always_inline void by_interrupt(struct wake *wake, __u64 timer, bool ow
 	wake->cause = timer ? CAUSE_TIMER : CAUSE_OUTSIDE;
 	wake->continues = time_out;
 	wake->by_time_out = 0;
-	/* In the middle of work it is neither a sleep of its own, nor the end of what it was given. */
+	/* In the middle of work it is neither a sleep of its own, nor the end of what it was
+	 * given. */
 	if (knows_idle_place(wake) && wake->place != wake->idle_place) {
 		note_elsewhere(wake);
 		return;
@@ -372,7 +374,8 @@ static __always_inline int note_waking(struct task_struct *task)
 	count = preempt_count(current, stats->run_queue);
 	if (count & (NMI_OR_INTERRUPT | SERVING_SOFTIRQ)) {
 		timer = running_timer(stats->run_queue);
-		/* A thread that sends to this machine itself serves the softirq that delivers it. */
+		/* A thread that sends to this machine itself serves the softirq that delivers
+		 * it. */
 		interrupt = timer || count & NMI_OR_INTERRUPT || call < 0 ||
 			    (facts & ~CALL_READS) == CAUSE_UNDECIDED;
 	}
@@ -382,8 +385,8 @@ static __always_inline int note_waking(struct task_struct *task)
 	if (!thread)
 		return 0;
 	wake = &thread->wake;
-	/* The run queue's clock may be as old as the last switch here, which is enough for the order
-	 * of what threads do. In an interrupt on an idle CPU it may be much older. */
+	/* The run queue's clock may be as old as the last switch here, which is enough for the
+	 * order of what threads do. In an interrupt on an idle CPU it may be much older. */
 	run_queue = stats->run_queue;
 	now_ns = interrupt ? bpf_ktime_get_ns() + any_offset_ns
 			   : READ(struct rq, run_queue, clock);

@@ -177,7 +177,8 @@ struct record_header {
 	__u16 frames;
 	__u16 flags; /* enum record_flags */
 	char name[NAME_BYTES]; /* the thread's, padded with zeros */
-	/* Off-CPU record: the thread that woke this one; 0: an interrupt did, or it was not seen. */
+	/* Off-CPU record: the thread that woke this one; 0: an interrupt did, or it was not
+	 * seen. */
 	__u32 waker;
 	__u32 zero;
 };
