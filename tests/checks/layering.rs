@@ -230,6 +230,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["export"],
             &["sources", "aggregate", "waits", "waits_for"],
             &["filter"],
+            &["wakers"],
             &["load"],
             &["metric"],
             &["model"],

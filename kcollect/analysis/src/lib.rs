@@ -48,6 +48,7 @@
 //!   **[`functions`](aggregate::functions)** by function and load object, and
 //!   **[`Relatives`](aggregate::Relatives)** by caller and callee of one function.
 //! * **[`waits`](waits::waits)** sums waits by reason, place and waker.
+//!   **[`Wakers`](wakers::Wakers)** finds the thread that ended a wait, and its names.
 //! * **[`BaseMetric`](metric::BaseMetric)** is one of gprofng's metrics as a value of sums,
 //!   [`Metrics`](metric::Metrics) a list as typed, [`offered`](metric::offered) those with data.
 //! * **[`ExactTimes`](load::exact::ExactTimes)**: nanoseconds of each thread by state, read when a
@@ -75,3 +76,4 @@ pub mod symbol;
 pub mod view;
 pub mod waits;
 pub mod waits_for;
+pub mod wakers;

@@ -6,8 +6,9 @@
 use experiment_format::cause::WaitKind;
 use rustc_hash::FxHashMap;
 
-use crate::filter::{Selection, Waker, Wakers};
+use crate::filter::Selection;
 use crate::model::{FunctionId, Model, ProcessId, StackId, TickRow, WaitReason};
+use crate::wakers::{Waker, Wakers};
 
 /// What waits have in common that are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,7 +154,7 @@ mod tests {
             wait(2, read, Stopped, Cause::Undecided, 0, 100),
             wait(2, read, User, Cause::Undecided, 0, 100),
         ];
-        let wakers = Wakers::with_firsts(&model, vec![ExperimentId(0)]);
+        let wakers = Wakers::with_experiments(&model, &[(ExperimentId(0), 1)]);
         let rows = add_up(&model, model.rows.iter(), &wakers);
         let function = |id: Option<FunctionId>| id.map_or("", |id| &model.function(id).name);
         let shown = rows.iter().map(|WaitRow { key, micros }| {

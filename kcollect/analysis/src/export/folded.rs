@@ -8,15 +8,14 @@
 
 use std::io::{self, Write};
 
-use experiment_format::cause::Cause;
 use experiment_format::text::is_printable;
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
 use crate::model::{
-    GroupKind, Model, NOT_SAMPLED, STATE_SLOTS, ShownUnit, StackId, ThreadInfo, TickRow, Waker,
-    Wakers,
+    GroupKind, Model, NOT_SAMPLED, STATE_SLOTS, ShownUnit, StackId, ThreadInfo, TickRow, WaitReason,
 };
+use crate::wakers::{WakerNames, Wakers};
 
 /// The frames below the outermost function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,24 +124,22 @@ pub fn state_frame(slot: usize) -> String {
     format!("[{}]", state_name(slot))
 }
 
-/// Returns the frame between the stack of a thread that waited and what woke it. Without a cause
-/// it waited for a CPU.
+/// Returns the frame between the stack of a thread that waited and what woke it.
 #[must_use]
-pub fn wait_frame(cause: Option<Cause>) -> String {
-    format!("[waits for {}]", cause.map_or("a CPU", Cause::title))
+pub fn wait_frame(reason: WaitReason) -> String {
+    format!("[waits for {}]", reason.title())
 }
 
 /// Returns the frames of what woke a thread: its process, and its own name if that is another.
-fn waker_frames(model: &Model, waker: Waker) -> Vec<String> {
-    match waker {
-        Waker::Unsampled(_) => vec![NOT_SAMPLED.to_owned()],
-        Waker::Thread(id) => {
-            let thread = model.thread(id);
-            let mut frames = vec![model.process_name(thread), model.thread_name(thread)];
-            frames.dedup();
-            frames.iter().map(|name| clean(name)).collect()
-        }
+fn waker_frames(names: &WakerNames<'_>) -> Vec<String> {
+    let Some(process) = names.process_name() else {
+        return vec![NOT_SAMPLED.to_owned()];
+    };
+    let mut frames = vec![process];
+    if !names.thread.is_empty() && names.thread != names.process {
+        frames.push(names.thread.to_owned());
     }
+    frames.iter().map(|name| clean(name)).collect()
 }
 
 impl<'m> Folded<'m> {
@@ -161,17 +158,14 @@ impl<'m> Folded<'m> {
     #[must_use]
     pub fn of_waits(selected: &Selected<'m>, by: GroupBy) -> Folded<'m> {
         let model = selected.model;
-        let wakers = Wakers::of(model);
+        let wakers = Wakers::new(model);
         let mut numbers: FxHashMap<_, u32> = FxHashMap::default();
         Folded::with_tops(selected, by, Vec::new(), |tops, row| {
-            let key = (model.cause(row), wakers.waker(model, row));
-            *numbers.entry(key).or_insert_with(|| {
-                let mut frames = vec![wait_frame(key.0)];
-                frames.extend(
-                    key.1
-                        .into_iter()
-                        .flat_map(|waker| waker_frames(model, waker)),
-                );
+            let (reason, waker) = (row.wait_reason(), wakers.of(row));
+            *numbers.entry((reason, waker)).or_insert_with(|| {
+                let mut frames: Vec<_> = reason.map(wait_frame).into_iter().collect();
+                let names = waker.map(|waker| wakers.names(model, waker));
+                frames.extend(names.iter().flat_map(waker_frames));
                 tops.push(frames.join(";"));
                 tops.len() as u32 - 1
             })

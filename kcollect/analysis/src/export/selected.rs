@@ -6,7 +6,7 @@
 //! Ticks of CPUs are left out unless asked for: time on a CPU is in the states of its thread
 //! already, and would be counted twice.
 
-use experiment_format::cause::{Cause, WaitKind};
+use experiment_format::cause::WaitKind;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use host::exit::Failure;
@@ -14,7 +14,7 @@ use host::exit::Failure;
 use crate::filter::{Filter, Selection};
 use crate::metric::BaseMetric;
 use crate::model::{
-    Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow, ZERO_SUMS, incomplete,
+    Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow, WaitReason, ZERO_SUMS, incomplete,
 };
 
 /// Returns a state's short name, by its position in [`Sums`].
@@ -125,15 +125,13 @@ impl<'m> Selected<'m> {
         let (mut idle, mut undecided) = (0, 0);
         self.rows.retain(|index| {
             let row = &model.rows[*index as usize];
-            if model.suffered(row) {
-                return true;
-            }
-            self.sums[row.slot()] -= row.micros;
-            match model.cause(row).map(Cause::kind) {
+            match row.wait_reason().map(WaitReason::kind) {
+                Some(WaitKind::Suffered) => return true,
                 Some(WaitKind::Idle) => idle += row.micros,
                 Some(WaitKind::Undecided) => undecided += row.micros,
-                Some(WaitKind::Suffered) | None => {}
+                None => {}
             }
+            self.sums[row.slot()] -= row.micros;
             false
         });
         [idle, undecided]

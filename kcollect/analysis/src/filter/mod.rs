@@ -4,7 +4,6 @@
 
 mod near;
 mod nothing;
-mod wakers;
 
 use std::ops::Range;
 
@@ -15,10 +14,10 @@ use regex::Regex;
 
 pub use self::near::nearest;
 pub use self::nothing::{nothing_passes, require};
-pub use self::wakers::{Waker, WakerNames, Wakers};
 use crate::model::{
     ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, ThreadId, TickRow, WaitReason,
 };
+use crate::wakers::{Waker, WakerNames, Wakers};
 
 /// A regular expression, equal to another if it has the same text.
 #[derive(Debug, Clone)]
@@ -357,7 +356,7 @@ mod tests {
     /// Returns which of the rows pass.
     fn passing(model: &Model, filter: &Filter) -> Vec<bool> {
         let wakers = (!filter.wakers.is_empty()).then(|| {
-            let wakers = Wakers::with_firsts(model, vec![ExperimentId(0)]);
+            let wakers = Wakers::with_experiments(model, &[(ExperimentId(0), 1)]);
             SelectedWakers::of(model, &filter.wakers, wakers)
         });
         let selection = Selection {

@@ -6,7 +6,7 @@ use experiment_format::microstate::Microstate;
 use inferno::flamegraph::color::{Color, PaletteMap};
 
 use crate::export::folded::{Folded, state_frame, wait_frame};
-use crate::model::{Model, ObjectKind, STATE_SLOTS};
+use crate::model::{Model, ObjectKind, STATE_SLOTS, WaitReason};
 use crate::palette::{LIGHT, rgb};
 
 /// The difference between the lightest and the darkest shade of one kind of code.
@@ -26,33 +26,32 @@ pub(super) fn of_state(slot: usize) -> Color {
     color(LIGHT.states.get(slot).unwrap_or(&LIGHT.other))
 }
 
-/// Returns the colour of a wait by its cause; without one it is for a CPU. A picture of waits has
-/// no states, so the colours are those of states, which differ well: the same where both mean the
-/// same.
-pub(super) fn of_wait(cause: Option<Cause>) -> Color {
-    let state = match cause {
-        None => Microstate::WaitCpu,
-        Some(Cause::Lock) => Microstate::UserLock,
-        Some(Cause::Kernel) => Microstate::KernelFault,
-        Some(Cause::Device) => Microstate::DataFault,
-        Some(Cause::Write) => Microstate::TextFault,
-        Some(Cause::Answer) => Microstate::System,
-        Some(Cause::Middle) => Microstate::User,
-        Some(Cause::Child) => Microstate::Trap,
-        Some(Cause::ThreadEnd) => Microstate::Stopped,
-        // They are not suffered, and not drawn.
-        Some(
-            Cause::Undecided | Cause::Timer | Cause::Outside | Cause::NewWork | Cause::NotEnded,
-        ) => Microstate::Sleep,
+/// Returns the colour of a wait by its reason. A picture of waits has no states, so the colours are
+/// those of states, which differ well: the same where both mean the same.
+pub(super) fn of_wait(reason: WaitReason) -> Color {
+    let state = match reason {
+        WaitReason::Cpu => Microstate::WaitCpu,
+        WaitReason::Blocked(cause) => match cause {
+            Cause::Lock => Microstate::UserLock,
+            Cause::Kernel => Microstate::KernelFault,
+            Cause::Device => Microstate::DataFault,
+            Cause::Write => Microstate::TextFault,
+            Cause::Answer => Microstate::System,
+            Cause::Middle => Microstate::User,
+            Cause::Child => Microstate::Trap,
+            Cause::ThreadEnd => Microstate::Stopped,
+            // They are not suffered, and not drawn.
+            Cause::Undecided | Cause::Timer | Cause::Outside | Cause::NewWork | Cause::NotEnded => {
+                Microstate::Sleep
+            }
+        },
     };
     of_state(state as usize)
 }
 
-/// Returns why threads can suffer, in the order of the legend. Without a cause it is for a CPU.
-pub(super) fn suffered() -> impl Iterator<Item = Option<Cause>> {
-    let causes = Cause::ALL.into_iter();
-    let causes = causes.filter(|cause| cause.kind() == WaitKind::Suffered);
-    causes.map(Some).chain([None])
+/// Returns why threads can suffer, in the order of the legend.
+pub(super) fn suffered() -> impl Iterator<Item = WaitReason> {
+    WaitReason::all().filter(|reason| reason.kind() == WaitKind::Suffered)
 }
 
 fn color(of: &str) -> Color {
@@ -103,8 +102,8 @@ pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
     for slot in 0..STATE_SLOTS {
         palette.insert(state_frame(slot), of_state(slot));
     }
-    for cause in suffered() {
-        palette.insert(wait_frame(cause), of_wait(cause));
+    for reason in suffered() {
+        palette.insert(wait_frame(reason), of_wait(reason));
     }
     palette
 }
@@ -117,8 +116,8 @@ mod tests {
 
     #[test]
     fn each_suffered_cause_has_a_colour_of_its_own() {
-        let colors = suffered().map(|cause| {
-            let Color { r, g, b } = of_wait(cause);
+        let colors = suffered().map(|reason| {
+            let Color { r, g, b } = of_wait(reason);
             (r, g, b)
         });
         let colors: Vec<_> = colors.collect();

@@ -25,7 +25,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::slice;
 
-use experiment_format::cause::Cause;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
@@ -41,7 +40,7 @@ use crate::export::selected::{Selected, state_name};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 use crate::metric::BaseMetric;
-use crate::model::{Model, STATE_SLOTS, ShownUnit, TracedEvents, WAIT_STATES};
+use crate::model::{Model, STATE_SLOTS, ShownUnit, TickRow, TracedEvents, WAIT_STATES};
 use crate::sources::Sources;
 
 /// The total in microseconds from which on numbers are shown in milliseconds.
@@ -256,13 +255,10 @@ impl Picture<'_> {
         }
         let mut entries = colors::of_code().to_vec();
         if self.options.waits {
-            let model = self.selected.model;
-            let causes: HashSet<_> = self.selected.rows().map(|row| model.cause(row)).collect();
-            let shown = colors::suffered().filter(|cause| causes.contains(cause));
-            let entry = |cause: Option<Cause>| {
-                (colors::of_wait(cause), cause.map_or("a CPU", Cause::title))
-            };
-            entries.extend(shown.map(entry));
+            let reasons = self.selected.rows().filter_map(TickRow::wait_reason);
+            let reasons: HashSet<_> = reasons.collect();
+            let shown = colors::suffered().filter(|reason| reasons.contains(reason));
+            entries.extend(shown.map(|reason| (colors::of_wait(reason), reason.title())));
         }
         if self.with_states() {
             let states = self.selected.states;
@@ -334,7 +330,7 @@ impl Picture<'_> {
             let unit = model.unit();
             let (idle, undecided) = (unit.amount(idle), unit.amount(undecided));
             parts.push(format!("not drawn: {idle} idle, {undecided} undecided"));
-            if model.without_wakers() {
+            if model.wakers_watched() == Some(false) {
                 parts.push("recorded without -W on: nothing about wakers".to_owned());
             }
         }

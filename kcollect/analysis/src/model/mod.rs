@@ -20,7 +20,6 @@ mod source_lines;
 mod stacks;
 pub(crate) mod traced;
 pub(crate) mod trie;
-mod waits;
 
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
@@ -43,7 +42,6 @@ pub use rows::{
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
 pub use traced::{ShownUnit, TracedEvents};
-pub use waits::{Waker, Wakers, is_blocked, waits_for_cpu};
 
 /// A process: one for each subexperiment, and one for each other process in a founder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

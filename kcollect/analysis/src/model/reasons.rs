@@ -3,7 +3,7 @@
 use experiment_format::cause::{Cause, WaitKind};
 use experiment_format::microstate::Microstate;
 
-use super::TickRow;
+use super::{Model, TickRow};
 
 /// Why a thread waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,9 +90,61 @@ impl TickRow {
     }
 }
 
+impl Model {
+    /// Returns why the thread of a row was blocked. None: it was not, or the row is of a traced
+    /// event, which has no cause.
+    #[must_use]
+    pub fn cause(&self, row: &TickRow) -> Option<Cause> {
+        match row.wait_reason() {
+            Some(WaitReason::Blocked(cause)) if self.shows.is_none() => Some(cause),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it was recorded what wakes threads (`-W`), in all experiments. None: it is
+    /// not known. While a recording lasts, there is no summary.
+    #[must_use]
+    pub fn wakers_watched(&self) -> Option<bool> {
+        let summaries = self.founders().filter_map(|(_, info)| info.summary());
+        let watched = summaries.filter_map(|summary| summary["wakers_watched"].as_bool());
+        watched.reduce(|all, one| all && one)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::TracedEvents;
+    use crate::model::tests::row;
+
+    #[test]
+    fn blocked_threads_have_causes_and_wait_for_a_cpu_without_one() {
+        use Microstate::{Sleep, Stopped, User, UserLock, WaitCpu};
+        let reason = |state: Microstate, cause| {
+            let row = TickRow {
+                state: state as u8,
+                cause,
+                ..row(0, 0)
+            };
+            (row.wait_reason(), Model::default().cause(&row))
+        };
+        let blocked = |cause| (Some(WaitReason::Blocked(cause)), Some(cause));
+        assert_eq!(reason(Sleep, Cause::Timer as u8), blocked(Cause::Timer));
+        assert_eq!(reason(UserLock, Cause::Lock as u8), blocked(Cause::Lock));
+        assert_eq!(reason(Sleep, 77), blocked(Cause::Undecided));
+        assert_eq!(reason(WaitCpu, 0), (Some(WaitReason::Cpu), None));
+        assert_eq!(reason(Stopped, 0), (None, None));
+        assert_eq!(reason(User, Cause::Lock as u8), (None, None));
+        let traced = Model {
+            shows: Some(TracedEvents::Locks),
+            ..Model::default()
+        };
+        let lock = TickRow {
+            state: UserLock as u8,
+            ..row(0, 0)
+        };
+        assert_eq!(traced.cause(&lock), None);
+    }
 
     #[test]
     fn reasons_have_positions_and_keywords_of_their_own() {

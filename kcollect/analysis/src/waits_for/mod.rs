@@ -16,8 +16,9 @@ use experiment_format::microstate::Microstate;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    ExperimentId, FunctionId, Model, ProcessId, ProcessInfo, StackId, ThreadId, TickRow,
+    ExperimentId, FunctionId, Model, ProcessId, ProcessInfo, StackId, ThreadId, TickRow, WaitReason,
 };
+use crate::wakers::{Waker, Wakers};
 use timeline::{Doing, Interval, Timeline, Timelines};
 
 /// Where a thread was.
@@ -47,11 +48,11 @@ pub fn doing(row: &TickRow) -> Option<Doing> {
     if !state.in_total() {
         return None;
     }
-    Some(match state {
-        Microstate::User | Microstate::System | Microstate::Trap => Doing::OnCpu,
-        Microstate::WaitCpu => Doing::WaitsForCpu,
-        Microstate::Stopped => Doing::Stopped,
-        _ => Doing::Blocked(Cause::try_from(row.cause).unwrap_or_default()),
+    Some(match row.wait_reason() {
+        Some(WaitReason::Cpu) => Doing::WaitsForCpu,
+        Some(WaitReason::Blocked(cause)) => Doing::Blocked(cause),
+        None if state == Microstate::Stopped => Doing::Stopped,
+        None => Doing::OnCpu,
     })
 }
 
@@ -96,18 +97,8 @@ type Lives = Vec<(ThreadId, Range<u64>)>;
 
 /// Sets the waker of each wait. Returns whether any was recorded.
 fn add_wakers(model: &Model, timelines: &mut Timelines) -> bool {
-    let recording = |row: u32| -> ExperimentId {
-        let experiment = model.rows[row as usize].experiment;
-        model.experiment(experiment).first
-    };
-    // Numbers are used again: by later threads, and by other recordings.
-    let mut threads: FxHashMap<(ExperimentId, u64), Lives> = FxHashMap::default();
-    for (thread, timeline) in (0..).map(ThreadId).zip(&timelines.threads) {
-        if let (Some(range), Some(first)) = (timeline.range(), timeline.intervals().first()) {
-            let key = (recording(first.row), model.thread(thread).tid);
-            threads.entry(key).or_default().push((thread, range));
-        }
-    }
+    let wakers = Wakers::new(model);
+    let lives: Vec<_> = timelines.threads.iter().map(Timeline::range).collect();
     let children = children(model, timelines);
     let tick_ns = timelines.tick_ns;
     let mut any_recorded = false;
@@ -118,19 +109,15 @@ fn add_wakers(model: &Model, timelines: &mut Timelines) -> bool {
                 continue;
             };
             let at_ns = interval.end_ns;
-            let tid = model.rows[interval.row as usize].waker;
-            if tid != 0 {
-                any_recorded = true;
-                let away_ns = |range: &Range<u64>| {
-                    let early_ns = range.start.saturating_sub(at_ns);
-                    early_ns.max(at_ns.saturating_sub(range.end))
-                };
-                let known = threads.get(&(recording(interval.row), tid.into()));
-                interval.waker = known
-                    .and_then(|known| known.iter().min_by_key(|(_, range)| away_ns(range)))
-                    // A thread without a tick then is not one that had the number at other times.
-                    .filter(|(_, range)| away_ns(range) <= 2 * tick_ns)
-                    .map(|(thread, _)| *thread);
+            let waker = wakers.of(&model.rows[interval.row as usize]);
+            any_recorded |= waker.is_some();
+            // A thread without a tick then is not one that had the number at other times.
+            if let Some(Waker::Thread(waker)) = waker
+                && let Some(life) = &lives[waker.index()]
+                && life.start.saturating_sub(at_ns) <= 2 * tick_ns
+                && at_ns.saturating_sub(life.end) <= 2 * tick_ns
+            {
+                interval.waker = Some(waker);
             }
             if cause == Cause::Child && interval.waker.is_none() {
                 let lives = |(_, life): &&(ThreadId, Range<u64>)| {

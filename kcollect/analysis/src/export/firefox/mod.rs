@@ -31,7 +31,8 @@ use super::folded::state_frame;
 use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::metric::BaseMetric;
 use crate::model::traced::pieces;
-use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId, TickRow, Wakers};
+use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId, TickRow};
+use crate::wakers::Wakers;
 
 /// Maximum number of threads that are visible when the profile is opened, which is what fits on a
 /// screen.
@@ -156,7 +157,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
     let names = names(model, &mut profile);
     let libraries = Libraries::add(model, &mut profile);
     let lifetimes = TaskLifetimes::of(selected);
-    let wakers = Wakers::of(model);
+    let wakers = Wakers::new(model);
     let at = |ns: Nanos| Timestamp::from_nanos_since_reference(ns.0);
     let mut processes = FxHashMap::default();
     let mut busy = Vec::new();
@@ -312,8 +313,8 @@ impl OneThread<'_> {
     /// Returns the fields of the marker of a row, if its thread was blocked.
     fn wait_fields(&mut self, row: &TickRow) -> Option<[StringHandle; 3]> {
         let cause = self.model.cause(row)?;
-        let waker = self.wakers.waker(self.model, row);
-        let waker = waker.map(|waker| waker.name(self.model));
+        let waker = self.wakers.of(row);
+        let waker = waker.map(|waker| self.wakers.names(self.model, waker).numbered_title());
         let waker = waker.as_deref().unwrap_or("not known");
         let texts = [cause.title(), cause.kind().keyword(), waker];
         Some(texts.map(|text| self.profile.intern_string(text)))

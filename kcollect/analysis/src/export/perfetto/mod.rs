@@ -34,7 +34,8 @@ use self::wakes::{Wake, Wakes};
 use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, ThreadId, TickRow, Waker};
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, ThreadId, TickRow};
+use crate::wakers::Waker;
 
 /// The id of the only sequence of packets.
 const SEQUENCE_ID: u32 = 1;
@@ -331,7 +332,7 @@ impl Writer<'_> {
 
     /// Writes that the thread of a track woke another.
     fn wake(&mut self, track: ThreadId, wake: &Wake) -> io::Result<()> {
-        let woken = Waker::Thread(wake.woken).name(self.model);
+        let woken = self.wakes.title(self.model, Waker::Thread(wake.woken));
         let event = TrackEvent {
             r#type: INSTANT,
             track_uuid: THREAD_TRACKS + u64::from(track.0),
@@ -357,8 +358,8 @@ impl Writer<'_> {
         let Some(cause) = self.model.cause(&slice.row) else {
             return Vec::new();
         };
-        let waker = self.wakes.waker(self.model, slice);
-        let waker = waker.map(|waker| Annotation::Waker.with(waker.name(self.model)));
+        let waker = self.wakes.waker(slice);
+        let waker = waker.map(|waker| Annotation::Waker.with(self.wakes.title(self.model, waker)));
         let known = [
             Annotation::Cause.with(cause.keyword()),
             Annotation::Kind.with(cause.kind().keyword()),

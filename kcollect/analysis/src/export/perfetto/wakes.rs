@@ -4,7 +4,8 @@ use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
 use crate::export::selected::{Selected, Slice};
-use crate::model::{Model, ThreadId, Waker, Wakers};
+use crate::model::{Model, ThreadId};
+use crate::wakers::{Waker, Wakers};
 
 /// A wake-up of another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Wakes {
     pub(super) fn of(selected: &Selected<'_>) -> Wakes {
         let model = selected.model;
         let mut wakes = Wakes {
-            wakers: Wakers::of(model),
+            wakers: Wakers::new(model),
             tracks: vec![false; model.threads.len()],
             by_waker: FxHashMap::default(),
             last_flow: 0,
@@ -64,18 +65,23 @@ impl Wakes {
         if slice.row.ticks == 0 || model.cause(&slice.row).is_none() {
             return None;
         }
-        match self.waker(model, slice)? {
+        match self.waker(slice)? {
             Waker::Thread(id) if self.tracks[id.index()] => {
                 self.last_flow += 1;
                 Some((id, self.last_flow))
             }
-            Waker::Thread(_) | Waker::Unsampled(_) => None,
+            Waker::Thread(_) | Waker::Other(_) => None,
         }
     }
 
     /// Returns what ended a wait.
-    pub(super) fn waker(&self, model: &Model, slice: &Slice) -> Option<Waker> {
-        self.wakers.waker(model, &slice.row)
+    pub(super) fn waker(&self, slice: &Slice) -> Option<Waker> {
+        self.wakers.of(&slice.row)
+    }
+
+    /// Returns how a thread is shown.
+    pub(super) fn title(&self, model: &Model, thread: Waker) -> String {
+        self.wakers.names(model, thread).numbered_title()
     }
 
     /// Takes the wake-ups by a thread, in the order of time.

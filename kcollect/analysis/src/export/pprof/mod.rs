@@ -29,8 +29,9 @@ use super::selected::{Selected, state_name};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
 use crate::model::{
-    FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums, TracedEvents, Waker, Wakers,
+    FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums, TracedEvents,
 };
+use crate::wakers::{WakerNames, Wakers};
 
 /// The distance between the addresses of two load objects.
 const OBJECT_SPACING_BYTES: u64 = 1 << 40;
@@ -176,7 +177,7 @@ fn samples(
         no_stack: false,
     };
     let keys = ["pid", "tid", "comm", "thread"].map(|key| strings.get(key));
-    let wakers = Wakers::of(model);
+    let wakers = Wakers::new(model);
     for of in selected.threads() {
         let thread = of.thread();
         let label = |key, str, num| Label { key, str, num };
@@ -190,7 +191,7 @@ fn samples(
         let mut stacks: FxHashMap<_, (i64, Sums)> = FxHashMap::default();
         for row in of.rows() {
             let cause = model.cause(row);
-            let wait = cause.map(|cause| (cause, wakers.waker(model, row)));
+            let wait = cause.map(|cause| (cause, wakers.of(row)));
             let (ticks, sums) = stacks.entry((row.stack, wait)).or_default();
             *ticks += i64::from(row.ticks);
             sums[row.slot()] += row.micros;
@@ -201,7 +202,8 @@ fn samples(
             let location_id = used.locations(model, stack);
             let mut labels = labels.clone();
             if let Some((cause, waker)) = wait {
-                let own = wait_labels(model, cause, waker).into_iter();
+                let waker = waker.map(|waker| wakers.names(model, waker));
+                let own = wait_labels(cause, waker).into_iter();
                 labels.extend(
                     own.map(|(key, value)| label(strings.get(key), strings.get(&value), 0)),
                 );
@@ -228,12 +230,12 @@ fn samples(
 }
 
 /// Returns the labels of blocked time: their keys and values.
-fn wait_labels(model: &Model, cause: Cause, waker: Option<Waker>) -> Vec<(&'static str, String)> {
+fn wait_labels(cause: Cause, waker: Option<WakerNames<'_>>) -> Vec<(&'static str, String)> {
     let mut labels = vec![
         ("cause", cause.keyword().to_owned()),
         ("kind", cause.kind().keyword().to_owned()),
     ];
-    labels.extend(waker.map(|waker| ("waker", waker.name(model))));
+    labels.extend(waker.map(|waker| ("waker", waker.numbered_title())));
     labels
 }
 

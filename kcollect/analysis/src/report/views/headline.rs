@@ -12,11 +12,12 @@ use rustc_hash::FxHashMap;
 
 use super::context::ViewContext;
 use super::exact::ExactProcess;
-use super::suffered::{Place, PlaceWaits, Reason, Waits, Waker, cause_of, is_passed_on, most_of};
+use super::suffered::{Place, PlaceWaits, Waits, is_passed_on, most_of};
 use super::waiting::recorders;
 use crate::filter::Selection;
 use crate::load::exact::{ExactSums, sum};
-use crate::model::{FunctionId, Model, ThreadId, TickRow};
+use crate::model::{FunctionId, Model, ThreadId, TickRow, WaitReason};
+use crate::wakers::{Waker, Wakers};
 
 /// Less than this is not mentioned.
 const MIN_TIME: Nanos = Nanos::from_millis(10);
@@ -74,7 +75,7 @@ pub(super) struct Sufferer {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct WakerFacts {
     /// The thread, if it was one alone. None: several threads of the process.
-    pub(super) tid: Option<u32>,
+    pub(super) tid: Option<u64>,
     /// The name of its process.
     pub(super) process: String,
     /// What the thread did for more than half of the time meanwhile, and the function.
@@ -86,10 +87,8 @@ pub(super) struct WakerFacts {
 pub(super) enum Activity {
     /// It was on a CPU.
     OnCpu,
-    /// It waited for a CPU.
-    WaitingForCpu,
-    /// It was blocked.
-    Blocked(Cause),
+    /// It waited.
+    Waiting(WaitReason),
 }
 
 /// Returns the sentences.
@@ -210,8 +209,7 @@ fn waker_words(waker: &WakerFacts, sufferer: &Sufferer) -> String {
         words += ", which meanwhile mostly ";
         words += &match activity {
             Activity::OnCpu => "was on a CPU".to_owned(),
-            Activity::WaitingForCpu => "waited for a CPU".to_owned(),
-            Activity::Blocked(cause) => format!("waited for {}", cause.title()),
+            Activity::Waiting(reason) => format!("waited for {}", reason.title()),
         };
         if let Some(function) = function {
             words += &format!(" in {function}");
@@ -290,10 +288,6 @@ fn wait_facts(
     waits: &Waits<'_>,
 ) -> WaitFacts {
     let model = context.model;
-    let watched = model.founders().any(|(_, info)| {
-        let summary = info.summary();
-        summary.is_some_and(|summary| summary["wakers_watched"] == true)
-    });
     let mut by_name: BTreeMap<&str, NamedWaits> = BTreeMap::new();
     let (mut undecided, mut undecided_ended) = (Nanos::ZERO, Nanos::ZERO);
     for process in processes {
@@ -339,7 +333,9 @@ fn wait_facts(
     });
     WaitFacts {
         // The summary is not written yet when a recording ends.
-        wakers_watched: watched || model.rows.iter().any(|row| row.waker != 0),
+        wakers_watched: model
+            .wakers_watched()
+            .unwrap_or_else(|| model.rows.iter().any(|row| row.waker != 0)),
         suffered,
         undecided,
         undecided_ended,
@@ -351,7 +347,7 @@ fn wait_facts(
 fn explain(context: &ViewContext<'_>, waits: &Waits<'_>, sufferer: &mut Sufferer) {
     let model = context.model;
     let is_of = |place: &Place<'_>| {
-        place.process == sufferer.process && place.reason == Reason::Blocked(sufferer.cause)
+        place.process == sufferer.process && place.reason == WaitReason::Blocked(sufferer.cause)
     };
     let places: Vec<&(Place<'_>, PlaceWaits)> = waits
         .suffered
@@ -380,30 +376,39 @@ fn explain(context: &ViewContext<'_>, waits: &Waits<'_>, sufferer: &mut Sufferer
         return;
     }
     let recorders = recorders(context);
+    let is_recorder = |waker| match waker {
+        Waker::Thread(thread) => recorders.contains(&model.thread(thread).process),
+        Waker::Other(_) => {
+            let pid = waits.wakers.names(model, waker).pid;
+            let mut recorders = recorders.iter();
+            recorders.any(|recorder| Some(model.process(*recorder).pid) == pid)
+        }
+    };
     let mut by_process: BTreeMap<&str, i64> = BTreeMap::new();
     for (waker, us) in &by_waker {
-        let thread = waits.thread_of(*waker).map(|thread| model.thread(thread));
-        if let Some(thread) = thread.filter(|thread| !recorders.contains(&thread.process)) {
-            *by_process
-                .entry(&model.process(thread.process).name)
-                .or_default() += us;
+        let name = waits.wakers.names(model, *waker).process;
+        if !name.is_empty() && !is_recorder(*waker) {
+            *by_process.entry(name).or_default() += us;
         }
     }
     let thread = most_of(&by_waker).filter(|(_, us)| is_most(*us));
-    let known = thread.and_then(|(waker, _)| Some((waker, waits.thread_of(waker)?)));
+    let thread = thread.and_then(|(waker, _)| match waker {
+        Waker::Thread(thread) => Some((waker, thread)),
+        Waker::Other(_) => None,
+    });
     let process = by_process
         .into_iter()
         .max_by_key(|(name, us)| (*us, Reverse(*name)));
     let several = process.filter(|(_, us)| is_most(*us));
-    sufferer.waker = match known {
-        Some((waker, thread)) => {
-            let process = model.thread(thread).process;
-            (!recorders.contains(&process)).then(|| WakerFacts {
-                tid: Some(waker.1),
-                process: model.process(process).name.clone(),
-                meanwhile: meanwhile(context, sufferer, waker, thread),
-            })
-        }
+    sufferer.waker = match thread {
+        Some((waker, thread)) => (!is_recorder(waker)).then(|| {
+            let names = waits.wakers.names(model, waker);
+            WakerFacts {
+                tid: Some(names.tid),
+                process: names.process.to_owned(),
+                meanwhile: meanwhile(context, sufferer, &waits.wakers, thread),
+            }
+        }),
         None => several.map(|(name, _)| WakerFacts {
             tid: None,
             process: name.to_owned(),
@@ -437,15 +442,14 @@ fn span(model: &Model, row: &TickRow) -> (Nanos, Nanos) {
 fn meanwhile(
     context: &ViewContext<'_>,
     sufferer: &Sufferer,
-    waker: Waker,
+    wakers: &Wakers,
     thread: ThreadId,
 ) -> Option<(Activity, Option<String>)> {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
     let is_of_waits = |row: &&TickRow| {
-        row.waker == waker.1
-            && cause_of(row) == Some(sufferer.cause)
-            && model.experiment(row.experiment).first == waker.0
+        row.wait_reason() == Some(WaitReason::Blocked(sufferer.cause))
+            && wakers.of(row) == Some(Waker::Thread(thread))
             && model.process(model.thread(row.thread).process).name == sufferer.process
             && selection.passes(row)
     };
@@ -469,8 +473,8 @@ fn meanwhile(
     let whole = sum(waits.iter().map(|(start, end)| end.saturating_sub(*start)));
     let (activity, time) = by_activity.into_iter().max_by_key(|(_, time)| *time)?;
     let is_known = match activity {
-        Activity::Blocked(cause) => cause.kind() != WaitKind::Undecided,
-        Activity::OnCpu | Activity::WaitingForCpu => true,
+        Activity::Waiting(reason) => reason.kind() != WaitKind::Undecided,
+        Activity::OnCpu => true,
     };
     if !is_known || time <= whole / 2 {
         return None;
@@ -483,17 +487,12 @@ fn meanwhile(
 
 /// Returns what a thread did in a row. None: it was stopped.
 fn activity(row: &TickRow) -> Option<Activity> {
-    match cause_of(row) {
-        Some(cause) => Some(Activity::Blocked(cause)),
-        None if row.slot() == WaitCpu as usize => Some(Activity::WaitingForCpu),
-        None => {
-            let on_cpu = [User, System, Trap].iter();
-            let mut on_cpu = on_cpu.map(|state| *state as usize);
-            on_cpu
-                .any(|slot| slot == row.slot())
-                .then_some(Activity::OnCpu)
-        }
+    if let Some(reason) = row.wait_reason() {
+        return Some(Activity::Waiting(reason));
     }
+    let mut on_cpu = [User, System, Trap].iter();
+    let is_on_cpu = on_cpu.any(|state| *state as usize == row.slot());
+    is_on_cpu.then_some(Activity::OnCpu)
 }
 
 /// Returns the same spans in order, with those that overlap as one.
@@ -601,7 +600,7 @@ mod tests {
 
     #[test]
     fn a_lock_convoy() {
-        let device = Activity::Blocked(Cause::Device);
+        let device = Activity::Waiting(WaitReason::Blocked(Cause::Device));
         let waker = thread(Some((device, Some("fsync"))));
         assert_eq!(
             about(Cause::Lock, 38_200, 41_000, waker),
@@ -649,7 +648,7 @@ mod tests {
                  which meanwhile mostly was on a CPU in deflate."
             )
         );
-        let starved = thread(Some((Activity::WaitingForCpu, None)));
+        let starved = thread(Some((Activity::Waiting(WaitReason::Cpu), None)));
         assert_eq!(
             about(Cause::Kernel, 2_000, 2_000, starved),
             format!(

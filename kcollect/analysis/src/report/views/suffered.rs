@@ -19,10 +19,11 @@ use super::waiting::{inlined_callers, recorders};
 use crate::filter::{Filter, Selection};
 use crate::load::exact::sum;
 use crate::model::{
-    ExperimentId, FunctionId, FunctionInfo, Model, ProcessId, ProcessInfo, StackId, ThreadId,
-    TickRow,
+    ExperimentId, FunctionId, FunctionInfo, Model, ProcessId, ProcessInfo, StackId, TickRow,
+    WaitReason,
 };
 use crate::report::table::{Cell, Column, Table, left_out};
+use crate::wakers::{Waker, Wakers};
 
 /// The places of suffered waits without `-n`.
 const DEFAULT_PLACES: usize = 10;
@@ -32,25 +33,6 @@ const DEFAULT_PASSED_ON: usize = 3;
 const DEFAULT_CPU_PLACES: usize = 5;
 /// A waker stands alone in the table if it ended this share of the waits, in percent.
 const ALONE_PERCENT: i64 = 90;
-
-/// What a thread suffered from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Reason {
-    /// It was blocked.
-    Blocked(Cause),
-    /// It was runnable, and waited for a CPU.
-    Cpu,
-}
-
-impl Reason {
-    /// Returns the word in the table.
-    fn keyword(self) -> &'static str {
-        match self {
-            Reason::Blocked(cause) => cause.keyword(),
-            Reason::Cpu => "cpu",
-        }
-    }
-}
 
 /// The parts of the table of suffered waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,23 +48,20 @@ enum Kind {
 impl Kind {
     fn has(self, place: &Place<'_>) -> bool {
         self == match place.reason {
-            Reason::Cpu => Kind::Cpu,
-            Reason::Blocked(cause) if is_passed_on(cause) => Kind::PassedOn,
-            Reason::Blocked(_) => Kind::Own,
+            WaitReason::Cpu => Kind::Cpu,
+            WaitReason::Blocked(cause) if is_passed_on(cause) => Kind::PassedOn,
+            WaitReason::Blocked(_) => Kind::Own,
         }
     }
 }
-
-/// The number of the thread that ended a wait, in the recording with this first experiment.
-pub(super) type Waker = (ExperimentId, u32);
 
 /// Waits of one process in one stack, for one reason, ended by one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct WaitKey {
     process: ProcessId,
     stack: StackId,
-    reason: Reason,
-    waker: Waker,
+    reason: WaitReason,
+    waker: Option<Waker>,
 }
 
 /// A place where threads of processes of one name suffered for one reason.
@@ -91,7 +70,7 @@ pub(super) struct Place<'a> {
     /// The name of the processes.
     pub(super) process: &'a str,
     /// What they suffered from.
-    pub(super) reason: Reason,
+    pub(super) reason: WaitReason,
     /// The function that waited and the one of the program for which it did: see
     /// [`Model::waits_at`].
     pub(super) function: Option<(FunctionId, Option<FunctionId>)>,
@@ -123,8 +102,8 @@ pub(super) struct Waits<'a> {
     is_exact: bool,
     /// The part of each process's waits for children that counts as suffered, microseconds.
     children_us: Vec<i64>,
-    /// The threads of each recording, by number. Of several the last.
-    threads: FxHashMap<(ExperimentId, u64), ThreadId>,
+    /// The threads that ended waits.
+    pub(super) wakers: Wakers,
 }
 
 /// Returns whether the one who is waited for is a child or a thread of the same process. What it
@@ -136,14 +115,6 @@ pub(super) fn is_passed_on(cause: Cause) -> bool {
 /// Returns whether ticks have causes. Those of older experiments and of other collectors do not.
 pub(super) fn has_causes(model: &Model) -> bool {
     model.rows.iter().any(|row| row.cause != 0)
-}
-
-/// Returns the cause of a blocked thread's ticks. None: the thread was not blocked.
-pub(super) fn cause_of(row: &TickRow) -> Option<Cause> {
-    use Microstate::{DataFault, KernelFault, Sleep, TextFault, UserLock};
-    let blocked = [UserLock, Sleep, TextFault, DataFault, KernelFault];
-    let is_blocked = blocked.iter().any(|state| *state as usize == row.slot());
-    is_blocked.then(|| Cause::try_from(row.cause).unwrap_or(Cause::Undecided))
 }
 
 fn is_in(row: &TickRow, state: Microstate) -> bool {
@@ -262,9 +233,9 @@ fn busy_processes(context: &ViewContext<'_>, recorders: &FxHashSet<ProcessId>) -
         }
         let process = &mut processes[id.index()];
         of_kernel[id.index()] |= kernel_stacks[row.stack.index()];
-        match cause_of(row) {
-            Some(Cause::Child) => process.child_us += row.micros,
-            Some(cause) if cause.kind() != WaitKind::Suffered => {}
+        match row.wait_reason() {
+            Some(WaitReason::Blocked(Cause::Child)) => process.child_us += row.micros,
+            Some(reason) if reason.kind() != WaitKind::Suffered => {}
             None if is_in(row, Microstate::Stopped) => {}
             Some(_) | None => process.own_us += row.micros,
         }
@@ -283,51 +254,38 @@ impl<'a> Waits<'a> {
         let model = context.model;
         let selection = Selection::new(model, &context.options.filter);
         let recorders: FxHashSet<ProcessId> = recorders(context).into_iter().collect();
-        let mut waits = Waits::default();
         let busy = busy_processes(context, &recorders);
-        waits.children_us = suffered_for_children(&busy);
+        let mut waits = Waits {
+            children_us: suffered_for_children(&busy),
+            wakers: Wakers::new(model),
+            ..Waits::default()
+        };
         let mut sums: FxHashMap<WaitKey, i64> = FxHashMap::default();
         for row in model.rows.iter().filter(|row| selection.passes(row)) {
             let process = model.thread(row.thread).process;
             if recorders.contains(&process) {
                 continue;
             }
-            let reason = match cause_of(row) {
-                Some(cause) => match cause.kind() {
-                    WaitKind::Suffered => Reason::Blocked(cause),
-                    WaitKind::Idle => {
-                        waits.idle_us += row.micros;
-                        continue;
-                    }
-                    WaitKind::Undecided => {
-                        waits.undecided_us += row.micros;
-                        continue;
-                    }
-                },
-                None if is_in(row, Microstate::WaitCpu) => Reason::Cpu,
-                None => {
-                    if is_in(row, Microstate::Stopped) {
-                        waits.stopped_us += row.micros;
-                    }
-                    continue;
+            let Some(reason) = row.wait_reason() else {
+                if is_in(row, Microstate::Stopped) {
+                    waits.stopped_us += row.micros;
                 }
+                continue;
             };
-            let key = WaitKey {
-                process,
-                stack: row.stack,
-                reason,
-                waker: (model.experiment(row.experiment).first, row.waker),
-            };
-            *sums.entry(key).or_default() += row.micros;
+            match reason.kind() {
+                WaitKind::Suffered => {
+                    let key = WaitKey {
+                        process,
+                        stack: row.stack,
+                        reason,
+                        waker: waits.wakers.of(row),
+                    };
+                    *sums.entry(key).or_default() += row.micros;
+                }
+                WaitKind::Idle => waits.idle_us += row.micros,
+                WaitKind::Undecided => waits.undecided_us += row.micros,
+            }
         }
-        waits.threads = (0..)
-            .zip(&model.threads)
-            .map(|(id, thread)| {
-                let process = model.process(thread.process);
-                let first = model.experiment(ExperimentId(process.experiment)).first;
-                ((first, thread.tid), ThreadId(id))
-            })
-            .collect();
         waits.add_places(model, sums, &busy);
         waits
     }
@@ -349,7 +307,7 @@ impl<'a> Waits<'a> {
         let mut functions: FxHashMap<StackId, _> = FxHashMap::default();
         let mut places: FxHashMap<Place<'a>, PlaceWaits> = FxHashMap::default();
         for (key, mut us) in sums {
-            if key.reason == Reason::Blocked(Cause::Child) {
+            if key.reason == WaitReason::Blocked(Cause::Child) {
                 let at = key.process.index();
                 let (part, whole) = (self.children_us[at], busy[at].child_us.max(1));
                 let suffered = i128::from(us) * i128::from(part) / i128::from(whole);
@@ -373,8 +331,8 @@ impl<'a> Waits<'a> {
             });
             waits.us += us;
             waits.longest = waits.longest.max((us, key.stack));
-            if key.waker.1 != 0 {
-                *waits.wakers.entry(key.waker).or_default() += us;
+            if let Some(waker) = key.waker {
+                *waits.wakers.entry(waker).or_default() += us;
             }
         }
         self.suffered = places.into_iter().collect();
@@ -384,7 +342,7 @@ impl<'a> Waits<'a> {
     /// Makes waits add up to the exact times of the processes of each name by reason. Ticks only
     /// say how places share these. Processes whose waits no tick fell into have no place.
     pub(super) fn fit(&mut self, processes: &[ExactProcess]) {
-        let mut exact: FxHashMap<(&str, Reason), Nanos> = FxHashMap::default();
+        let mut exact: FxHashMap<(&str, WaitReason), Nanos> = FxHashMap::default();
         let (mut idle, mut undecided, mut stopped) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
         for process in processes {
             let times = &process.times;
@@ -392,9 +350,9 @@ impl<'a> Waits<'a> {
                 let all = exact.entry((&*process.name, reason)).or_default();
                 *all = all.saturating_add(time);
             };
-            add(Reason::Cpu, times.of(Microstate::WaitCpu));
+            add(WaitReason::Cpu, times.of(Microstate::WaitCpu));
             for cause in Cause::ALL {
-                add(Reason::Blocked(cause), process.suffered_for(cause));
+                add(WaitReason::Blocked(cause), process.suffered_for(cause));
             }
             let children = times
                 .of_cause(Cause::Child)
@@ -408,7 +366,7 @@ impl<'a> Waits<'a> {
         self.undecided_us = micros(undecided);
         self.stopped_us = micros(stopped);
         self.is_exact = true;
-        let mut ticks: FxHashMap<(&str, Reason), i64> = FxHashMap::default();
+        let mut ticks: FxHashMap<(&str, WaitReason), i64> = FxHashMap::default();
         for (place, waits) in &self.suffered {
             *ticks.entry((place.process, place.reason)).or_default() += waits.us;
         }
@@ -440,23 +398,13 @@ impl<'a> Waits<'a> {
         }
     }
 
-    /// Returns the thread that ended waits, if it has ticks.
-    pub(super) fn thread_of(&self, waker: Waker) -> Option<ThreadId> {
-        self.threads.get(&(waker.0, u64::from(waker.1))).copied()
-    }
-
-    /// Returns the name of the process of the thread that ended waits, if it has ticks.
-    fn name_of<'m>(&self, model: &'m Model, waker: Waker) -> Option<&'m str> {
-        let thread = model.thread(self.thread_of(waker)?);
-        Some(&model.process(thread.process).name)
-    }
-
     /// Returns the cells of who ended the waits of a place: the name of the process that ended most
     /// of it with its share, and the thread with most of it and its part.
     fn waker_cells(&self, model: &Model, waits: &PlaceWaits) -> [Cell; 3] {
         let mut by_name: BTreeMap<&str, i64> = BTreeMap::new();
         for (waker, us) in &waits.wakers {
-            if let Some(name) = self.name_of(model, *waker) {
+            let name = self.wakers.names(model, *waker).process;
+            if !name.is_empty() {
                 *by_name.entry(name).or_default() += us;
             }
         }
@@ -470,7 +418,9 @@ impl<'a> Waits<'a> {
         let most = most_of(&waits.wakers);
         [
             name.map_or(Cell::Empty, Cell::Text),
-            most.map_or(Cell::Empty, |(waker, _)| Cell::Count(waker.1.into())),
+            most.map_or(Cell::Empty, |(waker, _)| {
+                Cell::Count(self.wakers.names(model, waker).tid)
+            }),
             most.map_or(Cell::Empty, |(_, us)| Cell::Microseconds(us)),
         ]
     }
@@ -504,8 +454,8 @@ impl<'a> Waits<'a> {
             let (function, caller) = place.function.unzip();
             let inlined = inlined.next().flatten().map(Cell::Text);
             let kind = match place.reason {
-                Reason::Blocked(_) => WaitKind::Suffered.keyword(),
-                Reason::Cpu => "runnable",
+                WaitReason::Blocked(_) => WaitKind::Suffered.keyword(),
+                WaitReason::Cpu => "runnable",
             };
             let mut row = vec![
                 Cell::Microseconds(waits.us),
@@ -573,10 +523,10 @@ impl<'a> Waits<'a> {
 /// The number of columns of [`Waits::table`].
 const COLUMNS: usize = 9;
 
-/// Returns who ended most of some waits, and how much. Of equals the one with the lowest number.
+/// Returns who ended most of some waits, and how much. Of equals the first one.
 pub(super) fn most_of(wakers: &FxHashMap<Waker, i64>) -> Option<(Waker, i64)> {
-    let order = |waker: &Waker| Reverse((waker.0.index(), waker.1));
-    let most = wakers.iter().max_by_key(|(waker, us)| (**us, order(waker)));
+    let most = wakers.iter();
+    let most = most.max_by_key(|(waker, us)| (**us, Reverse(**waker)));
     most.map(|(waker, us)| (*waker, *us))
 }
 

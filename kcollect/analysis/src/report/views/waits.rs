@@ -8,10 +8,11 @@ use rustc_hash::FxHashMap;
 
 use super::View;
 use super::context::ViewContext;
-use crate::filter::{Selection, Wakers};
+use crate::filter::Selection;
 use crate::model::{FunctionId, Model, WaitReason};
 use crate::report::table::{Cell, Column, Table};
 use crate::waits::{WaitTotals, waits};
+use crate::wakers::Wakers;
 
 /// A row: waits of all processes of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -167,11 +168,7 @@ fn notes(model: &Model, totals: &WaitTotals) -> Vec<String> {
         seconds(WaitKind::Idle),
         seconds(WaitKind::Undecided)
     )];
-    let watched = model.founders().filter_map(|(_, info)| {
-        let summary = info.summary()?;
-        summary["wakers_watched"].as_bool()
-    });
-    if watched.into_iter().any(|watched| !watched) {
+    if model.wakers_watched() == Some(false) {
         let note = "wake-ups were not watched: recorded with -W on, less is undecided, and waits have \
                     the threads that ended them";
         notes.push(note.to_owned());

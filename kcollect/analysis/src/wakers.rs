@@ -41,6 +41,29 @@ pub struct WakerNames<'a> {
 }
 
 impl WakerNames<'_> {
+    /// Returns the name of the process, or one made from its pid. None: it is not known.
+    #[must_use]
+    pub fn process_name(&self) -> Option<String> {
+        match self.process {
+            "" => self.pid.map(|pid| format!("pid {pid}")),
+            name => Some(name.to_owned()),
+        }
+    }
+
+    /// Returns a text for exports: as [`WakerNames::title`], with the number, such as
+    /// `nginx: log (812)`.
+    #[must_use]
+    pub fn numbered_title(&self) -> String {
+        let tid = self.tid;
+        match (self.process_name(), self.thread) {
+            (None, _) => format!("thread {tid}"),
+            (Some(process), thread) if thread.is_empty() || thread == process => {
+                format!("{process} ({tid})")
+            }
+            (Some(process), thread) => format!("{process}: {thread} ({tid})"),
+        }
+    }
+
     /// Returns a text for tables: the process, with the thread's name if that differs, such as
     /// `nginx/log`. A thread that is not known is `thread 123`.
     #[must_use]
@@ -55,23 +78,24 @@ impl WakerNames<'_> {
     }
 }
 
-/// A thread with the first and the last time of its ticks.
+/// A thread with the time in which it has ticks.
 #[derive(Debug, Clone, Copy)]
 struct SeenThread {
     thread: ThreadId,
-    first_ns: Nanos,
-    last_ns: Nanos,
+    start_ns: Nanos,
+    end_ns: Nanos,
 }
 
 impl SeenThread {
     /// Returns how far a time is from those of the ticks.
     fn distance(&self, at_ns: Nanos) -> Nanos {
-        self.first_ns.saturating_sub(at_ns) + at_ns.saturating_sub(self.last_ns)
+        let before_ns = self.start_ns.saturating_sub(at_ns);
+        before_ns.max(at_ns.saturating_sub(self.end_ns))
     }
 }
 
-/// The threads of a model by their numbers.
-#[derive(Debug, Clone)]
+/// The threads of a model by their numbers. There are none if no thread woke another.
+#[derive(Debug, Clone, Default)]
 pub struct Wakers {
     /// The first experiment of the recording of each experiment: numbers are those of a machine.
     firsts: Vec<ExperimentId>,
@@ -85,33 +109,46 @@ impl Wakers {
     /// Reads the threads of a model, and exact times if threads without ticks woke others.
     #[must_use]
     pub fn new(model: &Model) -> Wakers {
-        let firsts = model.experiments.iter().map(|info| info.first);
-        Wakers::with_firsts(model, firsts.collect())
+        let experiments = model.experiments.iter();
+        let experiments = experiments.map(|info| (info.first, info.tick_us));
+        Wakers::with_experiments(model, &experiments.collect::<Vec<_>>())
     }
 
-    /// As [`Wakers::new`], given the first experiment of the recording of each experiment.
-    pub(crate) fn with_firsts(model: &Model, firsts: Vec<ExperimentId>) -> Wakers {
-        let mut seen: Vec<Option<(ExperimentId, SeenThread)>> = vec![None; model.threads.len()];
-        for row in &model.rows {
-            let (first, thread) = (firsts[row.experiment.index()], row.thread);
-            let (_, seen) = seen[thread.index()].get_or_insert((
-                first,
-                SeenThread {
-                    thread,
-                    first_ns: row.time_ns,
-                    last_ns: row.time_ns,
-                },
-            ));
-            seen.first_ns = seen.first_ns.min(row.time_ns);
-            seen.last_ns = seen.last_ns.max(row.time_ns);
+    /// As [`Wakers::new`], given for each experiment the first one of its recording, and the
+    /// length of a tick in microseconds.
+    pub(crate) fn with_experiments(model: &Model, experiments: &[(ExperimentId, u32)]) -> Wakers {
+        if model.rows.iter().all(|row| row.waker == 0) {
+            return Wakers::default();
         }
-        let mut threads: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        let of_row = |row: &TickRow| {
+            let (first, tick_us) = experiments[row.experiment.index()];
+            let tick_ns = Nanos::from_micros(tick_us.into());
+            let length_ns = tick_ns.saturating_mul(row.ticks.unsigned_abs().into());
+            let seen = SeenThread {
+                thread: row.thread,
+                start_ns: row.time_ns.saturating_sub(length_ns),
+                end_ns: row.time_ns,
+            };
+            (first, seen)
+        };
+        let mut seen = vec![None; model.threads.len()];
+        for row in model.rows.iter().filter(|row| row.ticks != 0) {
+            let new = of_row(row);
+            let (_, known) = seen[row.thread.index()].get_or_insert(new);
+            known.start_ns = known.start_ns.min(new.1.start_ns);
+            known.end_ns = known.end_ns.max(new.1.end_ns);
+        }
+        // When exact time without a tick was is known only roughly.
+        for row in model.rows.iter().filter(|row| row.ticks == 0) {
+            seen[row.thread.index()].get_or_insert_with(|| of_row(row));
+        }
+        let mut threads: FxHashMap<_, Vec<SeenThread>> = FxHashMap::default();
         for (first, seen) in seen.into_iter().flatten() {
             let key = (first, model.thread(seen.thread).tid);
             threads.entry(key).or_default().push(seen);
         }
         let mut wakers = Wakers {
-            firsts,
+            firsts: experiments.iter().map(|(first, _)| *first).collect(),
             threads,
             others: Vec::new(),
             other_numbers: FxHashMap::default(),
@@ -218,24 +255,71 @@ mod tests {
     use super::*;
     use crate::model::tests::{model_of_threads, row};
 
+    /// The length of a tick.
+    const TICK_US: u32 = 1;
+
+    /// Returns the titles of the threads that ended waits: their numbers, and when that was.
+    fn titles(mut model: Model, waits: &[(u32, u64)]) -> Vec<String> {
+        let waits = waits.iter();
+        let waits = waits.map(|(waker, at)| TickRow {
+            waker: *waker,
+            ..row(0, *at)
+        });
+        let waits: Vec<_> = waits.collect();
+        model.rows.extend(&waits);
+        let wakers = Wakers::with_experiments(&model, &[(ExperimentId(0), TICK_US)]);
+        let title = |wait| {
+            let waker = wakers.of(wait);
+            waker.map_or(String::new(), |waker| wakers.names(&model, waker).title())
+        };
+        waits.iter().map(title).collect()
+    }
+
     #[test]
     fn the_thread_of_a_number_is_the_one_seen_closest_to_the_time() {
         // Process `a` with the threads 7 and 8; later, 8 is a thread of `b`.
         let mut model = model_of_threads(&[("a", 7, "a"), ("a", 8, "log"), ("b", 8, "b")]);
-        model.rows = vec![row(0, 10), row(1, 20), row(1, 30), row(2, 100), row(2, 200)];
+        let rows = [(0, 10), (1, 20), (1, 30), (2, 100), (2, 200)];
+        model.rows = rows.map(|(thread, at_us)| row(thread, at_us * 1000)).into();
         let waits = [(8, 35), (8, 90), (7, 500), (9, 10), (0, 10)];
-        let waits = waits.map(|(waker, at)| TickRow {
-            waker,
-            ..row(0, at)
-        });
-        model.rows.extend(waits);
-        let wakers = Wakers::with_firsts(&model, vec![ExperimentId(0)]);
-        let found = waits.map(|wait| {
-            let waker = wakers.of(&wait)?;
-            Some(wakers.names(&model, waker).title())
-        });
-        let found = found.map(|title| title.unwrap_or_default());
-        assert_eq!(found, ["a/log", "b", "a", "thread 9", ""]);
-        assert_eq!(wakers.others(), 1);
+        let waits = waits.map(|(waker, at_us)| (waker, at_us * 1000));
+        let titles = titles(model, &waits);
+        assert_eq!(titles, ["a/log", "b", "a", "thread 9", ""]);
+    }
+
+    #[test]
+    fn ticks_last_until_their_time_and_exact_time_without_them_has_none() {
+        // Thread 8 executes another program, which sleeps. Its last sample is at 9 ms.
+        let mut model = model_of_threads(&[("sh", 7, "sh"), ("make", 8, ""), ("sh", 8, "")]);
+        let ticks = |thread, at_ns, ticks| TickRow {
+            ticks,
+            ..row(thread, at_ns)
+        };
+        model.rows = vec![
+            ticks(1, 9_000_000, 5000),
+            ticks(2, 2_000_000, 2000),
+            ticks(2, 9_000_000, 0),
+        ];
+        let titles = titles(model, &[(8, 1_000_000), (8, 3_900_000), (8, 9_000_000)]);
+        assert_eq!(titles, ["sh", "make", "make"]);
+    }
+
+    #[test]
+    fn titles_have_process_and_thread() {
+        let title = |pid: Option<u32>, process, thread| {
+            let names = WakerNames {
+                tid: 812,
+                pid: pid.map(Pid),
+                process,
+                thread,
+            };
+            [names.title(), names.numbered_title()]
+        };
+        assert_eq!(title(None, "", ""), ["thread 812", "thread 812"]);
+        let pid = Some(810);
+        assert_eq!(title(pid, "srv", "srv"), ["srv", "srv (812)"]);
+        assert_eq!(title(pid, "srv", ""), ["srv", "srv (812)"]);
+        assert_eq!(title(pid, "srv", "log"), ["srv/log", "srv: log (812)"]);
+        assert_eq!(title(pid, "", "log"), ["log", "pid 810: log (812)"]);
     }
 }
