@@ -10,7 +10,20 @@ use crate::filter::Selection;
 use crate::model::{FunctionId, Model, ProcessId, StackId, TickRow, WaitReason};
 use crate::wakers::{Waker, Wakers};
 
-/// What waits have in common that are added up.
+/// What waits have in common that are added up by stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StackWaitKey {
+    /// The process of the thread that waited.
+    pub process: ProcessId,
+    /// Why it waited.
+    pub reason: WaitReason,
+    /// Where it waited.
+    pub stack: StackId,
+    /// The thread that ended the wait. None: no thread did, or it is not known.
+    pub waker: Option<Waker>,
+}
+
+/// What waits have in common that are added up by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitKey {
     /// The process of the thread that waited.
@@ -80,35 +93,45 @@ impl WaitTotals {
 #[must_use]
 pub fn waits(model: &Model, selection: &Selection, wakers: &Wakers) -> Vec<WaitRow> {
     let rows = model.rows.iter().filter(|row| selection.passes(row));
-    add_up(model, rows, wakers)
+    by_place(model, waits_by_stack(model, rows, wakers))
 }
 
-fn add_up<'m>(
+/// Adds up the waits of rows by stack, in no order.
+pub fn waits_by_stack<'m>(
     model: &'m Model,
     rows: impl Iterator<Item = &'m TickRow>,
     wakers: &Wakers,
-) -> Vec<WaitRow> {
-    type Ends = (ProcessId, WaitReason, StackId, Option<Waker>);
-    let mut by_stack: FxHashMap<Ends, i64> = FxHashMap::default();
+) -> FxHashMap<StackWaitKey, i64> {
+    let mut by_stack: FxHashMap<StackWaitKey, i64> = FxHashMap::default();
     for row in rows {
         if let Some(reason) = row.wait_reason() {
-            let process = model.thread(row.thread).process;
-            let ends = (process, reason, row.stack, wakers.of(row));
-            *by_stack.entry(ends).or_default() += row.micros;
+            let key = StackWaitKey {
+                process: model.thread(row.thread).process,
+                reason,
+                stack: row.stack,
+                waker: wakers.of(row),
+            };
+            *by_stack.entry(key).or_default() += row.micros;
         }
     }
+    by_stack
+}
+
+/// Adds up waits whose stacks are at the same place. The rows are in the order of their keys.
+fn by_place(model: &Model, by_stack: FxHashMap<StackWaitKey, i64>) -> Vec<WaitRow> {
     // Many waits have the same stack.
     let mut places: FxHashMap<StackId, _> = FxHashMap::default();
     let mut by_key: FxHashMap<WaitKey, i64> = FxHashMap::default();
-    for ((process, reason, stack, waker), micros) in by_stack {
-        let place = places.entry(stack).or_insert_with(|| model.waits_at(stack));
+    for (wait, micros) in by_stack {
+        let place = places.entry(wait.stack);
+        let place = place.or_insert_with(|| model.waits_at(wait.stack));
         let (function, caller) = place.map_or((None, None), |(at, caller)| (Some(at), caller));
         let key = WaitKey {
-            process,
-            reason,
+            process: wait.process,
+            reason: wait.reason,
             function,
             caller,
-            waker,
+            waker: wait.waker,
         };
         *by_key.entry(key).or_default() += micros;
     }
@@ -155,7 +178,8 @@ mod tests {
             wait(2, read, User, Cause::Undecided, 0, 100),
         ];
         let wakers = Wakers::with_experiments(&model, &[(ExperimentId(0), 1)]);
-        let rows = add_up(&model, model.rows.iter(), &wakers);
+        let by_stack = waits_by_stack(&model, model.rows.iter(), &wakers);
+        let rows = by_place(&model, by_stack);
         let function = |id: Option<FunctionId>| id.map_or("", |id| &model.function(id).name);
         let shown = rows.iter().map(|WaitRow { key, micros }| {
             let waker = key.waker.map(|waker| wakers.names(&model, waker).title());

@@ -23,6 +23,7 @@ use crate::model::{
     WaitReason,
 };
 use crate::report::table::{Cell, Column, Table, left_out};
+use crate::waits::{StackWaitKey, waits_by_stack};
 use crate::wakers::{Waker, Wakers};
 
 /// The places of suffered waits without `-n`.
@@ -53,15 +54,6 @@ impl Kind {
             WaitReason::Blocked(_) => Kind::Own,
         }
     }
-}
-
-/// Waits of one process in one stack, for one reason, ended by one thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct WaitKey {
-    process: ProcessId,
-    stack: StackId,
-    reason: WaitReason,
-    waker: Option<Waker>,
 }
 
 /// A place where threads of processes of one name suffered for one reason.
@@ -260,33 +252,14 @@ impl<'a> Waits<'a> {
             wakers: Wakers::new(model),
             ..Waits::default()
         };
-        let mut sums: FxHashMap<WaitKey, i64> = FxHashMap::default();
-        for row in model.rows.iter().filter(|row| selection.passes(row)) {
-            let process = model.thread(row.thread).process;
-            if recorders.contains(&process) {
-                continue;
-            }
-            let Some(reason) = row.wait_reason() else {
-                if is_in(row, Microstate::Stopped) {
-                    waits.stopped_us += row.micros;
-                }
-                continue;
-            };
-            match reason.kind() {
-                WaitKind::Suffered => {
-                    let key = WaitKey {
-                        process,
-                        stack: row.stack,
-                        reason,
-                        waker: waits.wakers.of(row),
-                    };
-                    *sums.entry(key).or_default() += row.micros;
-                }
-                WaitKind::Idle => waits.idle_us += row.micros,
-                WaitKind::Undecided => waits.undecided_us += row.micros,
-            }
-        }
-        waits.add_places(model, sums, &busy);
+        let rows = || {
+            let rows = model.rows.iter().filter(|row| selection.passes(row));
+            rows.filter(|row| !recorders.contains(&model.thread(row.thread).process))
+        };
+        let by_stack = waits_by_stack(model, rows(), &waits.wakers);
+        let stopped = rows().filter(|row| is_in(row, Microstate::Stopped));
+        waits.stopped_us = stopped.map(|row| row.micros).sum();
+        waits.add_by_stack(model, by_stack, &busy);
         waits
     }
 
@@ -302,11 +275,27 @@ impl<'a> Waits<'a> {
         });
     }
 
-    /// Adds suffered waits up by place. Of waits for children, the rest is idle.
-    fn add_places(&mut self, model: &'a Model, sums: FxHashMap<WaitKey, i64>, busy: &[Busy]) {
+    /// Adds waits up by kind, and suffered ones by place. Of waits for children, the rest is idle.
+    fn add_by_stack(
+        &mut self,
+        model: &'a Model,
+        by_stack: FxHashMap<StackWaitKey, i64>,
+        busy: &[Busy],
+    ) {
         let mut functions: FxHashMap<StackId, _> = FxHashMap::default();
         let mut places: FxHashMap<Place<'a>, PlaceWaits> = FxHashMap::default();
-        for (key, mut us) in sums {
+        for (key, mut us) in by_stack {
+            match key.reason.kind() {
+                WaitKind::Suffered => {}
+                WaitKind::Idle => {
+                    self.idle_us += us;
+                    continue;
+                }
+                WaitKind::Undecided => {
+                    self.undecided_us += us;
+                    continue;
+                }
+            }
             if key.reason == WaitReason::Blocked(Cause::Child) {
                 let at = key.process.index();
                 let (part, whole) = (self.children_us[at], busy[at].child_us.max(1));
