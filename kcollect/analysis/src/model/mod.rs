@@ -24,6 +24,7 @@ pub(crate) mod trie;
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
+use rustc_hash::FxHashMap;
 
 pub use code::{
     FunctionInfo, NOT_SAMPLED, ObjectInfo, ObjectKind, StackFrame, TOTAL, TRUNCATED, UNKNOWN,
@@ -246,6 +247,32 @@ impl Model {
     /// Returns the functions of a stack, leaf first.
     pub fn stack_functions(&self, id: StackId) -> impl Iterator<Item = &FunctionInfo> {
         self.stack(id).map(|frame| self.function(frame.function))
+    }
+
+    /// Returns the processes by the first experiment of their recording and by pid; of several with
+    /// one pid the last.
+    #[must_use]
+    pub fn processes_by_pid(&self) -> FxHashMap<(ExperimentId, Pid), ProcessId> {
+        let processes = (0..).map(ProcessId).zip(&self.processes);
+        let processes = processes.map(|(id, process)| {
+            let experiment = self.experiment(ExperimentId(process.experiment));
+            ((experiment.first, process.pid), id)
+        });
+        processes.collect()
+    }
+
+    /// Returns each process's parent, if it is known: that of a followed process, in its
+    /// experiment.
+    #[must_use]
+    pub fn parents(&self) -> Vec<Option<ProcessId>> {
+        let by_pid = self.processes_by_pid();
+        let parent = |process: &ProcessInfo| {
+            let experiment = self.experiment(ExperimentId(process.experiment));
+            let ppid = experiment.source.header().ppid;
+            let ppid = ppid.filter(|_| process.followed)?;
+            by_pid.get(&(experiment.first, ppid)).copied()
+        };
+        self.processes.iter().map(parent).collect()
     }
 
     /// Returns how long the ticks of a row lasted, whatever time they stand for.

@@ -15,9 +15,7 @@ use experiment_format::cause::Cause;
 use experiment_format::microstate::Microstate;
 use rustc_hash::FxHashMap;
 
-use crate::model::{
-    ExperimentId, FunctionId, Model, ProcessId, ProcessInfo, StackId, ThreadId, TickRow, WaitReason,
-};
+use crate::model::{FunctionId, Model, ProcessId, StackId, ThreadId, TickRow, WaitReason};
 use crate::wakers::{Waker, Wakers};
 use timeline::{Doing, Interval, Timeline, Timelines};
 
@@ -136,25 +134,16 @@ fn add_wakers(model: &Model, timelines: &mut Timelines) -> bool {
 /// Returns the main threads of each process's followed children, with when they lived. A process
 /// that still waits for its only child has no waker yet.
 fn children(model: &Model, timelines: &Timelines) -> FxHashMap<ProcessId, Lives> {
-    let first = |process: &ProcessInfo| {
-        let experiment = model.experiment(ExperimentId(process.experiment));
-        experiment.first
-    };
-    let processes = || (0..).map(ProcessId).zip(&model.processes);
-    let numbers: FxHashMap<_, _> = processes()
-        .map(|(id, process)| ((first(process), process.pid), id))
-        .collect();
+    let parents = model.parents();
     let mut children: FxHashMap<ProcessId, Lives> = FxHashMap::default();
     for (thread, info) in (0..).map(ThreadId).zip(&model.threads) {
         let process = model.process(info.process);
-        if !process.followed || info.tid != u64::from(process.pid.0) {
+        if info.tid != u64::from(process.pid.0) {
             continue;
         }
-        let experiment = model.experiment(ExperimentId(process.experiment));
-        let parent = experiment.source.header().ppid;
-        let parent = parent.and_then(|pid| numbers.get(&(first(process), pid)));
+        let parent = parents[info.process.index()];
         if let (Some(parent), Some(life)) = (parent, timelines.of(thread).range()) {
-            children.entry(*parent).or_default().push((thread, life));
+            children.entry(parent).or_default().push((thread, life));
         }
     }
     children

@@ -8,7 +8,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use experiment_format::cause::{Cause, WaitKind};
-use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,10 +17,7 @@ use super::exact::ExactProcess;
 use super::waiting::{inlined_callers, recorders};
 use crate::filter::{Filter, Selection};
 use crate::load::exact::sum;
-use crate::model::{
-    ExperimentId, FunctionId, FunctionInfo, Model, ProcessId, ProcessInfo, StackId, TickRow,
-    WaitReason,
-};
+use crate::model::{FunctionId, FunctionInfo, Model, ProcessId, StackId, TickRow, WaitReason};
 use crate::report::table::{Cell, Column, Table, left_out};
 use crate::waits::{StackWaitKey, waits_by_stack};
 use crate::wakers::{Waker, Wakers};
@@ -164,33 +160,6 @@ fn suffered_for_children(processes: &[Busy]) -> Vec<i64> {
     suffered
 }
 
-/// Returns the positions of the processes of each recording by pid; of several with one pid that of
-/// the last.
-fn by_pid(model: &Model) -> FxHashMap<(ExperimentId, Pid), usize> {
-    let first = |process: &ProcessInfo| {
-        let experiment = ExperimentId(process.experiment);
-        model.experiment(experiment).first
-    };
-    let processes = (0..).zip(&model.processes);
-    let processes = processes.map(|(at, process)| ((first(process), process.pid), at));
-    processes.collect()
-}
-
-/// Returns each process's parent, if it is known: that of a followed process, in its experiment.
-fn parents(model: &Model) -> Vec<Option<usize>> {
-    let positions = by_pid(model);
-    let parent = |process: &ProcessInfo| {
-        let experiment = model.experiment(ExperimentId(process.experiment));
-        let ppid = experiment
-            .source
-            .header()
-            .ppid
-            .filter(|_| process.followed)?;
-        positions.get(&(experiment.first, ppid)).copied()
-    };
-    model.processes.iter().map(parent).collect()
-}
-
 /// Returns for each stack whether it is one of a thread of the kernel, by its outermost function.
 fn kernel_thread_stacks(model: &Model) -> Vec<bool> {
     let begins_one = |function: &FunctionInfo| {
@@ -232,8 +201,8 @@ fn busy_processes(context: &ViewContext<'_>, recorders: &FxHashSet<ProcessId>) -
             Some(_) | None => process.own_us += row.micros,
         }
     }
-    for (at, parent) in parents(model).into_iter().enumerate() {
-        processes[at].parent = parent;
+    for (at, parent) in model.parents().into_iter().enumerate() {
+        processes[at].parent = parent.map(ProcessId::index);
         let followed = model.processes[at].followed;
         processes[at].maybe_child = parent.is_none() && !followed && !of_kernel[at];
     }
@@ -374,14 +343,14 @@ impl<'a> Waits<'a> {
     /// Limits the waits for children of processes with exact times to what counts as suffered.
     pub(super) fn limit_children(&self, model: &Model, rows: &mut [ExactProcess]) {
         let founders: Vec<_> = model.founders().map(|(_, info)| info.first).collect();
-        let processes = by_pid(model);
+        let processes = model.processes_by_pid();
         for row in rows {
             let first = founders.get(row.run);
             let process = first
                 .zip(row.pid)
                 .and_then(|(first, pid)| processes.get(&(*first, pid)));
             if let Some(process) = process {
-                let us = u64::try_from(self.children_us[*process]).unwrap_or(0);
+                let us = u64::try_from(self.children_us[process.index()]).unwrap_or(0);
                 row.children = row.children.min(Nanos::from_micros(us));
             }
         }
