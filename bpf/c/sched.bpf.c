@@ -41,7 +41,7 @@ const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
-/* A thread that waits again in the same place so soon has not ended its wait. */
+/* A thread that waits again in the same place after so much time on a CPU has not ended its wait. */
 #define CONTINUES_WITHIN_NS 200000
 /* A wake-up may be seen before the switch-out that it ends. */
 #define WAKE_UP_RACE_NS 50000
@@ -254,7 +254,7 @@ static __always_inline void leave_to_wait(struct task_struct *task, struct threa
 
 	if (thread->account.pending_ns &&
 	    (place != wake->place || wake->woke_others ||
-	     now_ns - wake->arrived_ns > CONTINUES_WITHIN_NS)) {
+	     thread->account.ns[STATE_ON_CPU] - wake->ran_ns > CONTINUES_WITHIN_NS)) {
 		wake->step_place = wake->place;
 		wake->step_cause = thread->account.pending_slot & (LOCK_CAUSES - 1);
 		account_flush_pending(&thread->account);
@@ -333,7 +333,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 /* A thread is back from a blocked state: what woke it says why, where its own state does not. A
  * wait that may continue gets the cause of its end. Its record is sent now, with the cause that the
  * last such wait in that place had in the end. */
-static __noinline int arrive_from_wait(struct thread *thread, __u64 now_ns)
+static __noinline int arrive_from_wait(struct thread *thread)
 {
 	struct account *account = &thread->account;
 	struct wake *wake = &thread->wake;
@@ -351,7 +351,7 @@ static __noinline int arrive_from_wait(struct thread *thread, __u64 now_ns)
 		wake->step_place = wake->place;
 		wake->step_cause = account->cause;
 	}
-	wake->arrived_ns = now_ns;
+	wake->ran_ns = account->ns[STATE_ON_CPU];
 	wake->woke_others = 0;
 	return 0;
 }
@@ -384,7 +384,7 @@ static __always_inline void account_arrival(struct cpu_stats *stats, struct task
 	}
 	unseen = thread->account.state == STATE_ON_CPU;
 	if (watch_wakers)
-		arrive_from_wait(thread, now_ns);
+		arrive_from_wait(thread);
 	off_cpu = account_switch_in(&thread->account, now_ns, delay, next->se.sum_exec_runtime);
 	if (thread->cpu != cpu) {
 		left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);

@@ -45,7 +45,7 @@ struct hop {
  * scheduler's. */
 struct wake {
 	__u64 woken_ns;	   /* when it was last woken */
-	__u64 arrived_ns;  /* when it was on a CPU again */
+	__u64 ran_ns;	   /* its time on a CPU until then */
 	__u64 given_ns;	   /* when it was last given something to do */
 	__u64 place;	   /* where it waits: its system call and its user stack pointer */
 	__u64 earlier_place; /* where it waited before, in another place */

@@ -272,6 +272,7 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 					 is_same_place(wake->place, waker->earlier_place));
 	bool sure = blocked && !asked && !competes && is_younger(waker, since_ns);
 	__u32 cause = CAUSE_NEW_WORK;
+	bool continues_work = false; /* which something else had set going */
 	int side = 0;
 
 	if (call >= 0 && !is_futex(current, call))
@@ -294,9 +295,10 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 				wake->owes_answer = 1;
 		} else if (!is_other_idle_place(wake)) {
 			cause = CAUSE_MIDDLE;
+			continues_work = true;
 			note_elsewhere(wake);
 		}
-	} else if (blocked && competes) {
+	} else if (blocked && competes && (asked || wake->place == wake->step_place)) {
 		cause = CAUSE_MIDDLE;
 	} else if (asked) {
 		/* The main thread gives work, and so does a parent. */
@@ -313,7 +315,7 @@ static __always_inline __u32 by_thread(struct task_struct *task, struct thread *
 	}
 	if (cause == CAUSE_ANSWER)
 		waker->owes_answer = 0;
-	if (cause != CAUSE_MIDDLE)
+	if (!continues_work)
 		begin_history(wake, waker, current->pid, now_ns);
 	if (cause == CAUSE_NEW_WORK)
 		wake->given_ns = now_ns;
