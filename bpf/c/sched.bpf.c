@@ -41,7 +41,8 @@ const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
-/* A thread that waits again in the same place after so much time on a CPU has not ended its wait. */
+/* A thread that waits again in the same place after so much time on a CPU has not ended its
+ * wait. */
 #define CONTINUES_WITHIN_NS 200000
 /* A wake-up may be seen before the switch-out that it ends. */
 #define WAKE_UP_RACE_NS 50000
