@@ -42,7 +42,7 @@ fn a_quota_leads_the_summary_by_name() -> Result<()> {
     let cpu = work_cpu()?.to_string();
     let recorded = record(&["-p", "on"], &[workload!("throttled"), "3", &cpu], LIMIT)?;
     let rows = table(&recorded, "Processes")?;
-    // Another check of this program may wait for the machine meanwhile.
+    // Another check of this program waits for the machine meanwhile, and suffers.
     let mut processes = rows.iter().skip(1);
     let first = processes.find(|row| !row.contains(" reports-"));
     let first = first.context("no process")?;

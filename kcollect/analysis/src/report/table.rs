@@ -259,12 +259,15 @@ pub fn left_out(rows: usize) -> Option<String> {
     }
 }
 
+/// The key of a fact of a run that stands ahead of all else: its data may be wrong.
+pub const PROBLEM: &str = "PROBLEM";
+
 /// Several tables shown together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TablePage {
     /// The name of the view.
     pub view: &'static str,
-    /// Sentences that say the most important.
+    /// Sentences that say the most important. A [`PROBLEM`] stands above them.
     pub headline: Vec<String>,
     /// The facts of each run: keys and values.
     pub runs: Vec<Vec<(&'static str, Cell)>>,
@@ -284,11 +287,18 @@ impl TablePage {
             let lines = lines.map(|(key, cell)| format!("{key:longest$}  {}\n", cell.plain()));
             lines.collect()
         };
-        let headline = (!self.headline.is_empty()).then(|| sentences(&self.headline, width));
-        let runs = self.runs.iter().map(facts);
-        let tables = self.tables.iter().map(|table| table.text(width));
-        let parts = headline.into_iter().chain(runs).chain(tables);
-        parts.collect::<Vec<_>>().join("\n")
+        let mut parts: Vec<_> = self.runs.iter().map(facts).collect();
+        if !self.headline.is_empty() {
+            let has_problem = |run: &Vec<(&str, Cell)>| run.iter().any(|(key, _)| *key == PROBLEM);
+            let first = if self.runs.iter().any(has_problem) {
+                parts.len()
+            } else {
+                0
+            };
+            parts.insert(first, sentences(&self.headline, width));
+        }
+        parts.extend(self.tables.iter().map(|table| table.text(width)));
+        parts.join("\n")
     }
 
     /// Returns the tables as CSV, each with its name in the first column, separated by empty lines.
@@ -411,6 +421,22 @@ mod tests {
             notes: vec!["1 row more".to_owned()],
             verbatim: false,
         }
+    }
+
+    #[test]
+    fn a_problem_stands_above_the_sentences() {
+        let mut page = TablePage {
+            headline: vec!["Nobody suffered.".to_owned()],
+            runs: vec![vec![("host", Cell::Text("db1".to_owned()))]],
+            ..TablePage::default()
+        };
+        assert_eq!(page.text(None), "Nobody suffered.\n\nhost  db1\n");
+        page.runs[0].insert(0, (PROBLEM, Cell::Text("no clock".to_owned())));
+        let text = page.text(None);
+        assert_eq!(
+            text,
+            "PROBLEM  no clock\nhost     db1\n\nNobody suffered.\n"
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use analysis::load::lines::LookupPaths;
 use analysis::model::Model;
 use analysis::report::table::{self, Cell, Table};
 use analysis::report::views;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::output::Output;
 
@@ -121,11 +122,22 @@ fn wait(
     }
 }
 
-/// Returns the name in the first row of the table of processes.
+/// Returns the name of the process that was on a CPU, or waited for one, for the longest time. The
+/// first row of the table may be of one that suffered other waits.
 fn busiest(table: &Table) -> Option<String> {
-    let columns = &mut table.columns.iter();
-    let name = columns.position(|column| column.key == "name")?;
-    match table.rows.first()?.get(name)? {
+    const BUSY: [&str; 4] = ["user_s", "system_s", "trap_s", "wait_s"];
+    let position = |key: &str| table.columns.iter().position(|column| column.key == key);
+    let busy: Vec<_> = BUSY.iter().filter_map(|key| position(key)).collect();
+    let busy_ns = |row: &&Vec<Cell>| -> Nanos {
+        let times = busy.iter().map(|column| match row.get(*column) {
+            Some(Cell::Nanoseconds(ns)) => *ns,
+            _ => Nanos::ZERO,
+        });
+        times.sum()
+    };
+    // Of rows without such times the first one.
+    let row = table.rows.iter().rev().max_by_key(busy_ns)?;
+    match row.get(position("name")?)? {
         // After it stands the number of processes.
         Cell::Text(text) if table.view == "processes" => text
             .split(" (")

@@ -8,7 +8,7 @@ use super::View;
 use super::context::{Entity, ViewContext, value_cell};
 use crate::metric::Flavor;
 use crate::model::{ExperimentInfo, Model};
-use crate::report::table::{Cell, Column, Table};
+use crate::report::table::{Cell, Column, PROBLEM, Table};
 
 pub(super) fn overview(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let totals = context.totals();
@@ -158,7 +158,7 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
     ));
     rows.push(("subexperiments", Cell::Count(subexperiments as u64)));
     if let Some(problems) = info.problems() {
-        rows.push(("PROBLEM", Cell::Text(problems)));
+        rows.push((PROBLEM, Cell::Text(problems)));
     }
     if let Some(losses) = info.losses() {
         rows.push(("losses", Cell::Text(losses.line())));

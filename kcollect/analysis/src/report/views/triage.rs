@@ -27,7 +27,7 @@ use crate::metric::BaseMetric;
 use crate::model::{
     ExperimentId, ExperimentInfo, FunctionInfo, LossCounts, Model, StackId, TracedEvents,
 };
-use crate::report::table::{Cell, Column, Table, TablePage};
+use crate::report::table::{Cell, Column, PROBLEM, Table, TablePage};
 
 /// The rows of a table without `-n`.
 const DEFAULT_ROWS: usize = 10;
@@ -133,7 +133,7 @@ fn run(model: &Model, founders: &[ExperimentId]) -> Vec<(&'static str, Cell)> {
         process.followed && own.first == info.first && own.founder != experiment
     });
     let mut facts: Vec<_> = infos()
-        .filter_map(|info| Some(("PROBLEM", Cell::Text(info.problems()?))))
+        .filter_map(|info| Some((PROBLEM, Cell::Text(info.problems()?))))
         .collect();
     facts.extend([
         ("experiment", Cell::Text(named)),
