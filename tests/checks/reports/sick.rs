@@ -104,13 +104,13 @@ impl Sick {
         Ok(())
     }
 
-    /// A thread suffers from these causes for `least_s` seconds or more, and from little else.
-    fn suffers(&self, thread: &Subject, causes: &[Cause], least_s: f64) -> Result<()> {
+    /// A thread suffers from these causes for `min_s` seconds or more, and from little else.
+    fn suffers(&self, thread: &Subject, causes: &[Cause], min_s: f64) -> Result<()> {
         let times = self.times(thread)?;
         let from_these: f64 = causes.iter().map(|cause| cause_s(times, *cause)).sum();
         let all_s = times.of_kind(WaitKind::Suffered).as_secs_f64();
         ensure!(
-            from_these >= least_s && from_these >= DOMINATES * all_s,
+            from_these >= min_s && from_these >= DOMINATES * all_s,
             "{} suffers for {from_these} of {all_s} s from {causes:?}: {}; {}",
             thread.thread,
             by_cause(times),

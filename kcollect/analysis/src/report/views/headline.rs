@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::context::ViewContext;
 use super::exact::ExactProcess;
-use super::suffered::{Place, PlaceWaits, Waits, is_passed_on, most_of};
+use super::suffered::{Place, PlaceWaits, Waits, is_passed_on, largest_waker};
 use super::waiting::recorders;
 use crate::filter::Selection;
 use crate::load::exact::{ExactSums, sum};
@@ -370,7 +370,7 @@ fn explain(context: &ViewContext<'_>, waits: &Waits<'_>, sufferer: &mut Sufferer
             *by_waker.entry(*waker).or_default() += us;
         }
     }
-    sufferer.function = most_function(model, &by_function, whole_us / 2);
+    sufferer.function = main_function(model, &by_function, whole_us / 2);
     // A disk's interrupt may come to any thread.
     if sufferer.cause == Cause::Device {
         return;
@@ -391,7 +391,7 @@ fn explain(context: &ViewContext<'_>, waits: &Waits<'_>, sufferer: &mut Sufferer
             *by_process.entry(name).or_default() += us;
         }
     }
-    let thread = most_of(&by_waker).filter(|(_, us)| is_most(*us));
+    let thread = largest_waker(&by_waker).filter(|(_, us)| is_most(*us));
     let thread = thread.and_then(|(waker, _)| match waker {
         Waker::Thread(thread) => Some((waker, thread)),
         Waker::Other(_) => None,
@@ -417,17 +417,17 @@ fn explain(context: &ViewContext<'_>, waits: &Waits<'_>, sufferer: &mut Sufferer
     };
 }
 
-/// Returns the name of the function with most of the time, if that is more than `least_us`.
-fn most_function(
+/// Returns the name of the function with most of the time, if that is more than `min_us`.
+fn main_function(
     model: &Model,
     by_function: &FxHashMap<FunctionId, i64>,
-    least_us: i64,
+    min_us: i64,
 ) -> Option<String> {
     let name = |function: &FunctionId| &*model.function(*function).name;
     let most = by_function
         .iter()
         .max_by_key(|(function, us)| (**us, Reverse(name(function))));
-    let most = most.filter(|(_, us)| **us > least_us);
+    let most = most.filter(|(_, us)| **us > min_us);
     most.map(|(function, _)| name(function).to_owned())
 }
 
@@ -479,9 +479,9 @@ fn meanwhile(
     if !is_known || time <= whole / 2 {
         return None;
     }
-    let least_us = (time / Nanos::from_micros(2)) as i64;
+    let min_us = (time / Nanos::from_micros(2)) as i64;
     let function = functions.get(&activity);
-    let function = function.and_then(|functions| most_function(model, functions, least_us));
+    let function = function.and_then(|functions| main_function(model, functions, min_us));
     Some((activity, function))
 }
 

@@ -373,7 +373,7 @@ impl<'a> Waits<'a> {
             ALONE_PERCENT.. => name.to_owned(),
             percent => format!("{name} {percent} %"),
         });
-        let most = most_of(&waits.wakers);
+        let most = largest_waker(&waits.wakers);
         [
             name.map_or(Cell::Empty, Cell::Text),
             most.map_or(Cell::Empty, |(waker, _)| {
@@ -482,7 +482,7 @@ impl<'a> Waits<'a> {
 const COLUMNS: usize = 9;
 
 /// Returns who ended most of some waits, and how much. Of equals the first one.
-pub(super) fn most_of(wakers: &FxHashMap<Waker, i64>) -> Option<(Waker, i64)> {
+pub(super) fn largest_waker(wakers: &FxHashMap<Waker, i64>) -> Option<(Waker, i64)> {
     let most = wakers.iter();
     let most = most.max_by_key(|(waker, us)| (**us, Reverse(**waker)));
     most.map(|(waker, us)| (*waker, *us))
