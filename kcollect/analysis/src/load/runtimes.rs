@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_place_counts() {
+    fn the_place_nearest_to_the_leaf_counts() {
         let user = ["runtime.findRunnable", "take_gil"];
         assert_eq!(corrected(&user, FUTEX, UserLock, Cause::Timer), Cause::Lock);
         let user = ["take_gil", "runtime.findRunnable", "runtime.futexsleep"];
