@@ -188,7 +188,7 @@ static void *low(void *argument)
 	check(setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19) == 0, "setpriority");
 	while (goes_on()) {
 		lock_mutex();
-		spin_us(1000);
+		spin_us(10000);
 		pthread_mutex_unlock(&mutex);
 		sleep_us(100);
 	}
